@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from rocketbox.management.health import Health, HealthIndicator, HealthStatus
     from rocketbox.marks import Header, rocketmq_listener, rocketmq_spark_listener, send_to
     from rocketbox.message import (
+        Compression,
         ConsumeFromWhere,
         ConsumeMode,
         Message,
@@ -99,6 +100,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "SparkBatch",
+    "Compression",
     "ConsumeMode",
     "ConsumeFromWhere",
     "MessageModel",
@@ -142,8 +144,8 @@ __getattr__, __dir__ = lazy_names(
         "boot.marks": "Qualifier bean configuration_properties primary",
         "management.health": "Health HealthIndicator HealthStatus",
         "marks": "Header rocketmq_listener rocketmq_spark_listener send_to",
-        "message": "ConsumeFromWhere ConsumeMode Message MessageExt MessageModel MessageQueue SelectorType SendResult "
-        "SendStatus",
+        "message": "Compression ConsumeFromWhere ConsumeMode Message MessageExt MessageModel MessageQueue SelectorType "
+        "SendResult SendStatus",
         "spark.batch": "SparkBatch",
         "template": "JsonMessageConverter MessageConverter PayloadError RocketMQTemplate",
     },

@@ -159,9 +159,9 @@ class LocalProtocolError(RemotingError):
 class CodecMissingError(RemoteProtocolError):
     """A message is compressed in a way that this process cannot read; another one may, or this one when mended."""
 
-    def __init__(self, codec: str) -> None:
+    def __init__(self, codec: str, fix: str) -> None:
         self.codec = codec
-        super().__init__(f"the body is compressed with {codec}, which cannot be read here; only ZLIB can")
+        super().__init__(f"the body is compressed with {codec}, which cannot be read here: {fix}")
 
 
 class TooManyRequestsError(RemotingError):

@@ -22,7 +22,7 @@ from rocketbox.boot.marks import configuration_properties
 from rocketbox.boot.shapes import key_text
 from rocketbox.boot.units import Duration, separated_by
 from rocketbox.client import ClientOptions, LitePullConsumerOptions, ProducerOptions, TlsOptions
-from rocketbox.client.options import TopicOptions, UserOptions
+from rocketbox.client.options import MAX_BODY_BYTES, TopicOptions, UserOptions
 from rocketbox.declarations import Option, options_of
 from rocketbox.listeners.options import LISTENER_OPTIONS
 from rocketbox.spark.query_options import QUERY_OPTIONS
@@ -201,7 +201,8 @@ class ClusterProperties(Properties):
         """What all of its clients have alike."""
         said = {name: value for name, value in self.values().items() if name not in options_of(UserOptions)}
         tls = self.tls.as_options(TlsOptions) if self.encrypts and self.tls.model_fields_set - {"enable"} else None
-        return ClientOptions(**said, tls_enable=self.encrypts, tls=tls)
+        largest = max(MAX_BODY_BYTES, self.producer.values()["max_message_size"])
+        return ClientOptions(**said, tls_enable=self.encrypts, tls=tls, max_unpacked_bytes=UNPACKED_PER_BYTE * largest)
 
 
 @configuration_properties("rocketmq")
@@ -282,6 +283,7 @@ class SparkProperties(Properties):
     )
 
 
+UNPACKED_PER_BYTE = 16  # of a message as large as may be sent: what a compressed body may have
 DRAIN_SHARE = 0.75  # of the time for the stop
 
 

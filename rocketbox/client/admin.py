@@ -164,6 +164,7 @@ class Admin:
             dataclasses.replace(_pull_header(queue, offset, max_messages, subscription), consumer_group=group),
             timeout=self.timeout,
             decompress=decompress,
+            max_body_bytes=self._instance.options.max_unpacked_bytes,
         )
         if not subscription.tags_set:
             return result
@@ -204,7 +205,11 @@ class Admin:
         ip, port, commit_log_offset = parse_offset_msg_id(offset_msg_id)
         host = socket.inet_ntop(socket.AF_INET if len(ip) == 4 else socket.AF_INET6, ip)
         return await admin_api.view_message(
-            self._instance.remoting, format_address((host, port)), commit_log_offset, timeout=self.timeout
+            self._instance.remoting,
+            format_address((host, port)),
+            commit_log_offset,
+            timeout=self.timeout,
+            max_body_bytes=self._instance.options.max_unpacked_bytes,
         )
 
     async def committed(self, group: str, queue: MessageQueue) -> int | None:

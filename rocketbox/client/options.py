@@ -27,8 +27,17 @@ from rocketbox.client.middleware import ConsumeMiddleware, SendMiddleware
 from rocketbox.client.outcomes import BROKER_DECIDES, DEAD_LETTER
 from rocketbox.declarations import BYTES, IN_CODE, SECONDS, Key, Words, check_options
 from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.message import DELAY_LEVEL_SECONDS, ConsumeFromWhere, ConsumeMode, MessageModel, SelectorType
+from rocketbox.message import (
+    DELAY_LEVEL_SECONDS,
+    Compression,
+    ConsumeFromWhere,
+    ConsumeMode,
+    MessageModel,
+    SelectorType,
+)
 from rocketbox.protocol.codes import TBW102
+from rocketbox.protocol.compression import MAX_BODY_BYTES as MAX_UNPACKED_BYTES
+from rocketbox.protocol.compression import MISSING_EXTRA, is_available, level_problem
 from rocketbox.protocol.namespaces import wrong_namespace, wrong_namespace_v2
 from rocketbox.remoting.acl import Credentials
 from rocketbox.remoting.client import RpcHook
@@ -37,6 +46,7 @@ from rocketbox.remoting.tls import TlsOptions
 
 __all__ = [
     "LONGEST_PAUSE",
+    "MAX_BODY_BYTES",
     "SHORTEST_PAUSE",
     "SYSTEM_TRACE_TOPIC",
     "AccessChannel",
@@ -191,7 +201,9 @@ class ClientOptions(NamespaceOptions):
     ``CredentialsProvider`` gives keys that change. ``namespace`` is written into the names of topics
     and groups, ``namespace_v2`` goes in a header.
     ``broker_suspend_max_time`` is how long a broker may hold a pull that finds nothing.
-    ``max_cached_bytes`` of messages may wait for the handlers of all its consumers together. Consumers commit every
+    ``max_cached_bytes`` of messages may wait for the handlers of all its consumers together. A compressed body may have
+    ``max_unpacked_bytes`` when it is unpacked, 16 times ``max_message_size``; one that has more is a dead letter.
+    Consumers commit every
     ``persist_consumer_offset_interval`` (Java's every 5 s): a killed one repeats no more than what it handled in it.
     """
 
@@ -222,6 +234,7 @@ class ClientOptions(NamespaceOptions):
     max_cached_bytes: Annotated[
         int, BYTES, Gt(0), Words("of messages that wait for their handlers, in all groups together")
     ] = MAX_CACHED_BYTES
+    max_unpacked_bytes: Annotated[int, BYTES, Gt(0), IN_CODE] = MAX_UNPACKED_BYTES
     remoting: Annotated[RemotingOptions, IN_CODE] = field(default_factory=RemotingOptions)
     hooks: Annotated[tuple[RpcHook, ...], IN_CODE] = ()
     send_middleware: Annotated[tuple[SendMiddleware, ...], IN_CODE] = ()
@@ -258,7 +271,8 @@ class ProducerOptions(MemberOptions):
     twice. ``retry_times_when_send_failed`` is how often ``send`` and ``send_batch`` try again,
     ``retry_times_when_send_async_failed`` how often each message of ``send_many`` is tried again, which is how this
     client sends asynchronously. ``send_many_window`` is how many messages ``send_many`` has in flight at once. Bodies
-    of ``compress_message_body_threshold`` bytes and more are to be compressed.
+    of ``compress_message_body_threshold`` bytes and more are compressed by ``compress_type`` at ``compress_level``: 1
+    to 9 for ZLIB, 1 to 22 for ZSTD, nothing to LZ4.
     """
 
     send_message_timeout: Annotated[Time, Words("for a send with all its tries")] = 3.0
@@ -271,6 +285,13 @@ class ProducerOptions(MemberOptions):
     compress_message_body_threshold: Annotated[
         int, BYTES, Ge(0), Words("bodies of this size and more are compressed")
     ] = 4096
+    compress_type: Annotated[
+        Compression,
+        Words("how: ZLIB, which every client reads; LZ4 or ZSTD (rocketbox[lz4], [zstd]); NONE: not at all"),
+    ] = Compression.ZLIB
+    compress_level: Annotated[
+        int, Ge(1), Le(22), Words("1 is quick, 9 (of ZSTD 22) makes them smallest; LZ4 has no levels")
+    ] = 5
     retry_times_when_send_failed: Annotated[int, Ge(0), Words("tries after the first one")] = 2
     retry_times_when_send_async_failed: Annotated[
         int, Ge(0), Words("tries after the first one for each message of send_many")
@@ -296,6 +317,15 @@ class ProducerOptions(MemberOptions):
         int, Ge(1), Words("queues of a topic that a send makes; no more than the topic has which it is made after")
     ] = 4
     send_many_window: Annotated[int, Ge(1), Words("messages that send_many has in flight at once")] = 256
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (problem := level_problem(self.compress_type, self.compress_level)) is not None:
+            what = f"{type(self).__name__}.compress_level is {self.compress_level}: {problem}"
+            raise ConfigurationError(Finding(what, fix="choose one of these; 5 is the default"))
+        if not is_available(self.compress_type):
+            what = f"{type(self).__name__}.compress_type is {self.compress_type.name}, which is not installed"
+            raise ConfigurationError(Finding(what, fix=f"{MISSING_EXTRA[self.compress_type]}, or choose ZLIB"))
 
 
 @dataclass(frozen=True, kw_only=True)

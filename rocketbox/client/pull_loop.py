@@ -140,6 +140,7 @@ class PullLoop:
             ),
             timeout=hold + AFTER_THE_HOLD,
             decompress=decompress,
+            max_body_bytes=context.instance.options.max_unpacked_bytes,
         )
 
     async def _pass_unreadable(self, subscription: SubscriptionData, error: RemoteProtocolError) -> None:

@@ -35,6 +35,7 @@ from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.lanes import Lane, Lanes, LaneTable
 from rocketbox.client.middleware import result_of
 from rocketbox.client.options import ProducerOptions
+from rocketbox.client.packing import TO_BE_PACKED, Packing
 from rocketbox.client.send_window import FirstTry, SendWindow
 from rocketbox.client.tries import RETRY_CODES, Tries
 from rocketbox.errors import (
@@ -49,7 +50,7 @@ from rocketbox.errors import (
     RemotingError,
     RocketBoxError,
 )
-from rocketbox.message import Message, MessageQueue, Property, SendResult, SendStatus, encode_properties
+from rocketbox.message import Compression, Message, MessageQueue, Property, SendResult, SendStatus, encode_properties
 from rocketbox.protocol.codes import RETRY_PREFIX, RequestCode, ResponseCode
 from rocketbox.protocol.prepared_sends import PLAIN_NUMBERS, SendRequest, encode_send_numbers
 from rocketbox.protocol.stored_message import encode_batch
@@ -82,6 +83,7 @@ class Sender:
         self._remoting = instance.remoting
         self.lanes = LaneTable(group, instance, self.options)
         self._faults: BrokerFaults = LatencyTable() if self.options.send_latency_fault_enable else ShortMemory()
+        self._packing = Packing(self.options)
         self._turn = self._clock.random.getrandbits(31)
         self._topics: dict[str, str] = {}  # that were checked, as they are called in here
         self._namespace = instance.namespace
@@ -146,7 +148,8 @@ class Sender:
         try:
             said, body = message.topic, message.body
             topic = self._topics.get(said) or self._check_topic(said)
-            if type(body) is not bytes or not 0 < len(body) <= self.options.max_message_size:
+            is_plain = type(body) is bytes and 0 < len(body) < self._packing.plain_below and message.compression is None
+            if not is_plain:
                 check_body(topic, body, self.options.max_message_size)
             if message.hash_key is not None:
                 check_hash_key(message.hash_key)
@@ -156,6 +159,8 @@ class Sender:
             if self._mark:
                 properties = check_size(properties + self._mark)
             flag = message.flag
+            if not is_plain:
+                return self._packing.request(topic, message, properties, msg_id, born, check_flag(flag))
             numbers = PLAIN_NUMBERS if flag == 0 else encode_send_numbers(flag=check_flag(flag))
         except (AttributeError, TypeError, UnicodeEncodeError) as error:
             raise wrong_message(message, error) from error
@@ -214,6 +219,10 @@ class Sender:
                     check_hash_key(message.hash_key)
                 if message.delay_level:
                     raise InvalidMessageError("a message of a batch has a delay_level; send delayed ones one by one")
+                if message.compression not in (None, Compression.NONE):
+                    raise InvalidMessageError(
+                        "a message of a batch has a compression, and batches go as they are; send it one by one"
+                    )
             except (AttributeError, TypeError) as error:
                 raise wrong_message(message, error) from error
             if message.topic != first.topic and not self._is_same(message.topic, first.topic):
@@ -242,6 +251,9 @@ class Sender:
         sends have no result. ``first`` is the lane of the first try, if it is chosen already.
         """
         options, topic = self.options, request.topic
+        if request.numbers is TO_BE_PACKED:
+            await self._packing.pack(request)
+            tries.now = self._clock.monotonic()
         lane: Lane | None = None
         while True:
             lanes = self.lanes.get(topic)
@@ -289,7 +301,7 @@ class Sender:
         send takes three tenths less (benchmark "one-way").
         """
         lanes = self.lanes.get(request.topic)
-        if lanes is None or self._faults.known or self._faults.measures:
+        if lanes is None or self._faults.known or self._faults.measures or request.numbers is TO_BE_PACKED:
             return False
         everywhere, turn = lanes.all, self._turn + 1
         lane = everywhere[turn % len(everywhere)]
@@ -329,7 +341,7 @@ class Sender:
         """For the window of send_many: choose a lane and make the first try, if it has to wait for nothing."""
         request = first.request
         lanes = self.lanes.get(request.topic)
-        if lanes is None:
+        if lanes is None or request.numbers is TO_BE_PACKED:
             return False
         first.lanes = lanes
         key = first.hash_key

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from rocketbox.message import Compression
 from rocketbox.protocol.codes import CLIENT_VERSION, TBW102, LanguageCode, RequestCode
 from rocketbox.protocol.command import ONEWAY_FLAG, encode_ext_fields
 from rocketbox.protocol.headers import SendMessageRequestHeader
@@ -97,13 +98,16 @@ class SendRequest:
     """One message or batch on its way: a value that each try gives the ``template`` of the queue it goes to.
 
     ``properties`` is the encoded property text, ``msg_id`` the UNIQ_KEY in it, ``numbers`` comes from
-    :func:`encode_send_numbers`. ``added`` are further entries of the header, from hooks.
+    :func:`encode_send_numbers`. ``added`` are further entries of the header, from hooks. ``packing`` and ``flag`` are
+    there while the body is to be compressed; then both are in ``numbers``.
     """
 
-    __slots__ = ("added", "body", "born_ms", "code", "msg_id", "numbers", "one_way", "properties", "template",
-                 "topic")  # fmt: skip
+    __slots__ = ("added", "body", "born_ms", "code", "flag", "msg_id", "numbers", "one_way", "packing", "properties",
+                 "template", "topic")  # fmt: skip
 
     template: SendTemplate
+    packing: Compression
+    flag: int
 
     def __init__(
         self,

@@ -22,9 +22,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from rocketbox.errors import CodecMissingError, InvalidMessageError, RemoteProtocolError
+from rocketbox.errors import InvalidMessageError, RemoteProtocolError
 from rocketbox.message import MAX_PROPERTIES_BYTES, MessageExt
 from rocketbox.protocol.codes import MessageSysFlag
+from rocketbox.protocol.compression import MAX_BODY_BYTES, unpack
 
 __all__ = [
     "MAGIC_BLANK",
@@ -37,6 +38,7 @@ __all__ = [
     "decode_batch",
     "decode_message",
     "decode_messages",
+    "decode_some_messages",
     "encode_batch",
     "encode_stored_message",
 ]
@@ -59,10 +61,7 @@ _HEAD_LIKE = struct.Struct(">iII8sqqiq24s12si")  # as _HEAD_V4, in which neighbo
 _ELEMENT = struct.Struct(">iiiii")
 V6_FLAGS = int(MessageSysFlag.BORNHOST_V6 | MessageSysFlag.STOREHOST_V6)
 COMPRESSED = int(MessageSysFlag.COMPRESSED)
-COMPRESSION_MASK = int(MessageSysFlag.COMPRESSION_MASK)
-ZLIB_TYPES = frozenset({0, int(MessageSysFlag.COMPRESSION_ZLIB)})
 INNER_BATCH = int(MessageSysFlag.NEED_UNWRAP | MessageSysFlag.INNER_BATCH)
-MAX_BODY_BYTES = 256 * 1024 * 1024  # of a body when it is unpacked: a few bytes of zlib may claim to be gigabytes
 SHORTEST_TOPIC_OF_V2 = 128  # bytes; shorter topics are written as v1
 MAX_TOPICS_KEPT = 1000
 CHECKSUM_NAME = b"__CRC32#\x01"
@@ -224,11 +223,31 @@ def _encoded_topic(topic: str) -> bytes:
     return encoded
 
 
-def decode_messages(buffer: bytes, broker_name: str = "", *, decompress: bool = True) -> list[MessageExt]:
+def decode_messages(
+    buffer: bytes, broker_name: str = "", *, decompress: bool = True, max_body_bytes: int = MAX_BODY_BYTES
+) -> list[MessageExt]:
     """The messages in a buffer of records back to back, as pulls and queries answer.
 
-    Raises RemoteProtocolError when the buffer is anything else.
+    Compressed bodies are unpacked, to at most ``max_body_bytes`` each, unless ``decompress`` is False. Raises
+    RemoteProtocolError when the buffer is anything else.
     """
+    return _decode(buffer, broker_name, decompress, max_body_bytes, None)[0]
+
+
+def decode_some_messages(
+    buffer: bytes, broker_name: str = "", *, max_body_bytes: int = MAX_BODY_BYTES
+) -> tuple[list[MessageExt], bool]:
+    """As many of the messages in a buffer as unpack to little more than ``max_body_bytes``, and whether that is all.
+
+    There is one at least, if the buffer has any. Kilobytes may hold many bodies that claim to be as large as may be.
+    """
+    return _decode(buffer, broker_name, True, max_body_bytes, max_body_bytes)
+
+
+def _decode(
+    buffer: bytes, broker_name: str, decompress: bool, max_body_bytes: int, room: int | None
+) -> tuple[list[MessageExt], bool]:
+    """The messages, and whether there was ``room`` for all that they unpack to."""
     messages: list[MessageExt] = []
     append = messages.append
     position, end = 0, len(buffer)
@@ -257,20 +276,32 @@ def decode_messages(buffer: bytes, broker_name: str = "", *, decompress: bool = 
                             )  # fmt: skip
                             position = properties_end
                             continue
-        message, position = decode_message(buffer, position, broker_name=broker_name, decompress=decompress)
+        message, position = decode_message(
+            buffer, position, broker_name=broker_name, decompress=decompress, max_body_bytes=max_body_bytes
+        )
         if decompress and message.sys_flag & INNER_BATCH == INNER_BATCH:
             messages += _unwrap(message)
         else:
             append(message)
-    return messages
+        if room is not None:  # what is taken by the fast path is no larger than it came
+            room -= len(message.body)
+            if room <= 0:
+                return messages, position >= end
+    return messages, True
 
 
 def decode_message(
-    buffer: bytes, offset: int = 0, *, broker_name: str = "", decompress: bool = True
+    buffer: bytes,
+    offset: int = 0,
+    *,
+    broker_name: str = "",
+    decompress: bool = True,
+    max_body_bytes: int = MAX_BODY_BYTES,
 ) -> tuple[MessageExt, int]:
     """The message whose record begins at ``offset``, and where the next one begins.
 
-    A zlib body is unpacked unless ``decompress`` is False. Raises RemoteProtocolError when there is no whole record.
+    A compressed body is unpacked unless ``decompress`` is False. Raises RemoteProtocolError when there is no whole
+    record, or its body cannot be unpacked into ``max_body_bytes``; CodecMissingError when nothing here can read it.
     """
     buffer = bytes(buffer)
     end = len(buffer)
@@ -300,7 +331,7 @@ def decode_message(
     if position != offset + total:
         raise RemoteProtocolError(f"the message at byte {offset} says {total} bytes and has {position - offset}")
     if decompress and sys_flag & COMPRESSED:
-        body = _decompress(body, sys_flag)
+        body = unpack(body, sys_flag, max_body_bytes)
         sys_flag &= ~COMPRESSED
     fields: tuple[Any, ...] = (
         total, magic, crc, queue_id, flag, queue_offset, physical, sys_flag, born, born_ip, born_port, stored, store_ip,
@@ -326,21 +357,6 @@ def _text(data: bytes) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         raise RemoteProtocolError(f"a topic is not UTF-8: {error}") from None
-
-
-def _decompress(body: bytes, sys_flag: int) -> bytes:
-    kind = sys_flag & COMPRESSION_MASK
-    if kind not in ZLIB_TYPES:
-        name = {0x100: "LZ4", 0x200: "ZSTD"}.get(kind, f"type {kind >> 8}")
-        raise CodecMissingError(name)
-    unpacker = zlib.decompressobj()
-    try:
-        data = unpacker.decompress(body, MAX_BODY_BYTES)
-    except zlib.error as error:
-        raise RemoteProtocolError(f"a compressed body cannot be read: {error}") from None
-    if not unpacker.eof:
-        raise RemoteProtocolError(f"a compressed body is cut off, or larger than {MAX_BODY_BYTES} bytes")
-    return data
 
 
 def _unwrap(outer: MessageExt) -> list[MessageExt]:

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from rocketbox.errors import RemoteProtocolError
 from rocketbox.message import MessageExt, MessageQueue, Property, format_offset_msg_id
 from rocketbox.protocol.codes import MessageSysFlag
+from rocketbox.protocol.compression import MAX_BODY_BYTES
 from rocketbox.protocol.namespaces import NO_NAMESPACE, Namespace
 from rocketbox.protocol.stored_message import (
     COMPRESSED,
@@ -411,7 +412,7 @@ def _rewritten(records: _Records, odd: Any) -> Iterator[_Records]:
         run = row + 1
         raw = data[starts[row] : ends[row]]
         try:
-            plain, error = [_plain_record(message) for message in decode_messages(raw)], None
+            plain, error = [_plain_record(each) for each in decode_messages(raw, max_body_bytes=MAX_BODY_BYTES)], None
         except RemoteProtocolError as reason:
             plain, error = [raw], str(reason)
         for record in plain:

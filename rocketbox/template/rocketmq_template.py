@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from rocketbox.client import Producer
 from rocketbox.errors import ConfigurationError, Finding, InvalidMessageError
-from rocketbox.message import Message, SendResult
+from rocketbox.message import Compression, Message, SendResult
 from rocketbox.template.converters import JsonMessageConverter, MessageConverter
 from rocketbox.template.headers import delay_level, keys_of, split_destination, timeout_seconds, to_properties
 from rocketbox.template.unawaited import expects_await
@@ -28,8 +28,9 @@ class RocketMQTemplate:
     Options are the same for every verb: ``keys`` (one or several words by which the message is found), ``tag`` (the
     same as in the destination), ``hash_key`` (messages of one key go to one queue; their order holds when each send is
     awaited before the next), ``delay`` (one of RocketMQ's delay levels), ``timeout`` (over all tries), ``headers``
-    (properties of the message), ``cluster`` (the name of a further cluster that the message goes to,
-    ``rocketmq.clusters.<name>``; the template's own when it is not said).
+    (properties of the message), ``compression`` (how the body is compressed, whatever its size; NONE: not at all; the
+    producer's settings decide when it is not said), ``cluster`` (the name of a further cluster that the message goes
+    to, ``rocketmq.clusters.<name>``; the template's own when it is not said).
 
     Times are a timedelta or text with a unit (``"30s"``, ``"1m"``); ``timeout`` also a number of seconds.
 
@@ -66,11 +67,19 @@ class RocketMQTemplate:
         delay: timedelta | str | None = None,
         timeout: timedelta | str | float | None = None,
         headers: Mapping[str, object] | None = None,
+        compression: Compression | None = None,
         cluster: str | None = None,
     ) -> SendResult:
         """Send one payload and return what the broker answered."""
         message = self.to_message(
-            destination, payload, keys=keys, tag=tag, hash_key=hash_key, delay=delay, headers=headers
+            destination,
+            payload,
+            keys=keys,
+            tag=tag,
+            hash_key=hash_key,
+            delay=delay,
+            headers=headers,
+            compression=compression,
         )
         return await self._to(cluster).send(message, timeout=timeout_seconds(timeout))
 
@@ -85,11 +94,19 @@ class RocketMQTemplate:
         hash_key: str | None = None,
         delay: timedelta | str | None = None,
         headers: Mapping[str, object] | None = None,
+        compression: Compression | None = None,
         cluster: str | None = None,
     ) -> None:
         """Send one payload without an answer: it may be lost, and nobody is told."""
         message = self.to_message(
-            destination, payload, keys=keys, tag=tag, hash_key=hash_key, delay=delay, headers=headers
+            destination,
+            payload,
+            keys=keys,
+            tag=tag,
+            hash_key=hash_key,
+            delay=delay,
+            headers=headers,
+            compression=compression,
         )
         await self._to(cluster).send_one_way(message)
 
@@ -121,6 +138,7 @@ class RocketMQTemplate:
         delay: timedelta | str | None = None,
         timeout: timedelta | str | float | None = None,
         headers: Mapping[str, object] | None = None,
+        compression: Compression | None = None,
         cluster: str | None = None,
     ) -> list[SendResult]:
         """Send the payloads each on its own, many at once (pipelined), and return the results in their order.
@@ -129,7 +147,16 @@ class RocketMQTemplate:
         stored in the order in which they stand.
         """
         messages = [
-            self.to_message(destination, payload, keys=keys, tag=tag, hash_key=hash_key, delay=delay, headers=headers)
+            self.to_message(
+                destination,
+                payload,
+                keys=keys,
+                tag=tag,
+                hash_key=hash_key,
+                delay=delay,
+                headers=headers,
+                compression=compression,
+            )
             for payload in payloads
         ]
         return await self._to(cluster).send_many(messages, timeout=timeout_seconds(timeout))
@@ -159,6 +186,7 @@ class RocketMQTemplate:
         hash_key: str | None = None,
         delay: timedelta | str | None = None,
         headers: Mapping[str, object] | None = None,
+        compression: Compression | None = None,
     ) -> Message:
         """The message that a send with these arguments sends."""
         topic, destination_tag = split_destination(destination)
@@ -176,6 +204,7 @@ class RocketMQTemplate:
                 hash_key=payload.hash_key if hash_key is None else hash_key,
                 delay_level=payload.delay_level if delay is None else delay_level(delay),
                 properties={**payload.properties, **properties},
+                compression=payload.compression if compression is None else compression,
             )
         return Message(
             topic,
@@ -185,4 +214,5 @@ class RocketMQTemplate:
             properties=properties,
             hash_key=hash_key,
             delay_level=delay_level(delay),
+            compression=compression,
         )

@@ -7,7 +7,16 @@ from pathlib import Path
 import anyio
 import pytest
 
-from rocketbox.client import Admin, ClientOptions, MQClientInstance, Producer, ProducerOptions, PullStatus
+from rocketbox.client import (
+    Admin,
+    ClientOptions,
+    ConsumerOptions,
+    MQClientInstance,
+    Producer,
+    ProducerOptions,
+    PullStatus,
+    PushConsumer,
+)
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.errors import (
     BrokerError,
@@ -17,8 +26,9 @@ from rocketbox.errors import (
     NoRouteError,
     SendManyError,
 )
-from rocketbox.message import Message, MessageQueue, SendStatus
+from rocketbox.message import Compression, ConsumeFromWhere, Message, MessageExt, MessageQueue, SendStatus
 from rocketbox.protocol.codes import SerializeType
+from rocketbox.protocol.compression import sys_flag_of
 from rocketbox.remoting.options import RemotingOptions
 from tests.support.loops import anyio_backend as anyio_backend
 from tests.support.waiting import PATIENCE
@@ -111,6 +121,32 @@ async def test_batch_is_stored_message_by_message(tmp_path: Path) -> None:
             ]
             assert ",".join(message.msg_id for message in found.messages) == result.msg_id
             assert ",".join(message.offset_msg_id for message in found.messages) == result.offset_msg_id
+
+
+@pytest.mark.parametrize("way", [Compression.ZLIB, Compression.LZ4, Compression.ZSTD])
+async def test_compressed_messages_are_stored_so_and_come_as_they_were(tmp_path: Path, way: Compression) -> None:
+    text, large = b"all work and no play " * 200, bytes(1 << 20)
+    seen: list[bytes] = []
+    came = anyio.Event()
+
+    async def take(messages: list[MessageExt]) -> None:
+        seen.extend(message.body for message in messages)
+        if len(seen) == 3:
+            came.set()
+
+    async with servers(tmp_path) as cluster:
+        address, options = cluster.name_server_address, ProducerOptions(compress_type=way)
+        async with Producer("desk", name_server=address, options=options) as producer, Admin(address) as admin:
+            results = await producer.send_many([Message("T", body) for body in (text, large, b"small")])
+            assert [(await admin.view(result.offset_msg_id)).body for result in results] == [text, large, b"small"]
+            (stored,) = (await admin.pull(results[1].queue, results[1].queue_offset, 1, decompress=False)).messages
+            assert (stored.sys_flag, len(stored.body) < 10_000) == (sys_flag_of(way), True)
+            first = ConsumerOptions(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+            async with PushConsumer("board", name_server=address, options=first) as consumer:
+                await consumer.subscribe("T", "*", take)
+                with anyio.fail_after(PATIENCE):
+                    await came.wait()
+    assert sorted(seen, key=len) == [b"small", text, large]
 
 
 async def test_one_way_messages_arrive(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ CLIENT_RUNGS = (
     "outcomes pull_gate rebalance refusals routes",
     "middleware route_table",
     "options",
-    "cached_bytes heartbeats identity member_requests unbuilt",
+    "cached_bytes heartbeats identity member_requests packing unbuilt",
     "instance process_queue",
     "lanes local_offsets offset_store queue_locks subscriptions workers",
     "handler_threads members membership owned_queue pull_loop start_offsets tries",

@@ -14,8 +14,9 @@ from rocketbox.client.api.stored_names import unwrap_names
 from rocketbox.message import MessageExt
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.compression import MAX_BODY_BYTES
 from rocketbox.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
-from rocketbox.protocol.stored_message import decode_messages
+from rocketbox.protocol.stored_message import decode_messages, decode_some_messages
 from rocketbox.remoting.client import RemotingClient
 
 __all__ = ["PullResult", "PullStatus", "PulledRecords", "pull_message", "pull_records"]
@@ -91,15 +92,22 @@ async def pull_message(
     *,
     timeout: float,
     decompress: bool = True,
+    max_body_bytes: int = MAX_BODY_BYTES,
 ) -> PullResult:
-    """The same, decoded."""
+    """The same, decoded: of compressed messages as many as unpack to little more than ``max_body_bytes`` together."""
     found = await pull_records(remoting, address, header, timeout=timeout)
-    messages = decode_messages(found.records, header.bname or "", decompress=decompress)
+    next_begin_offset = found.next_begin_offset
+    if decompress:
+        messages, is_all = decode_some_messages(found.records, header.bname or "", max_body_bytes=max_body_bytes)
+        if not is_all:
+            next_begin_offset = messages[-1].queue_offset + 1
+    else:
+        messages = decode_messages(found.records, header.bname or "", decompress=False)
     if remoting.namespace:
         unwrap_names(messages, remoting.namespace)
     return PullResult(
         found.status,
-        found.next_begin_offset,
+        next_begin_offset,
         found.min_offset,
         found.max_offset,
         messages,

@@ -812,7 +812,7 @@ async def on_departure(departure: Departure) -> None: ...
         """
         rocketmq:
           name-server: embedded
-          producer: {group: desk, compress-message-body-threshold: 1KB}
+          producer: {group: desk, customized-trace-topic: traces}
           pull-consumer: {group: lake, topic: departures}
           consumer: {listeners: {desk: {enable-msg-trace: true}}}
           clusters: {audit: {name-server: "audit-ns:9876", producer: {group: audit, enable-msg-trace: true}}}

@@ -443,7 +443,7 @@ def test_a_pull_consumer_is_told_to_be_missing(service: ServiceMaker) -> None:
 
 
 def test_commands_that_look_work_and_those_that_start_refuse(service: ServiceMaker) -> None:
-    section = "{group: desk, compress-message-body-threshold: 1KB, enable-msg-trace: true}"
+    section = "{group: desk, customized-trace-topic: traces, enable-msg-trace: true}"
     module = service(LISTENER, settings(f"rocketmq.producer: {section}\n"))
     target = f"{module.__name__}:app"
     results: dict[str, Any] = {
@@ -459,5 +459,5 @@ def test_commands_that_look_work_and_those_that_start_refuse(service: ServiceMak
     }
     assert "enable-msg-trace: true" in results["config"].output
     for command in ("check", "run"):
-        for key in ("compress-message-body-threshold", "enable-msg-trace"):
+        for key in ("customized-trace-topic", "enable-msg-trace"):
             assert f"rocketmq.producer.{key} asks for " in results[command].output

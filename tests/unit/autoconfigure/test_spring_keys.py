@@ -182,7 +182,7 @@ KEYS = [
     ),
     Key(
         "rocketmq.producer.compress-message-body-threshold", "int bytes", 4096, "1024",
-        lambda seen: producer(seen).compress_message_body_threshold, 1024, is_built=False,
+        lambda seen: producer(seen).compress_message_body_threshold, 1024,
     ),
     Key(
         "rocketmq.producer.retry-times-when-send-failed", "int", 2, "5",
@@ -377,7 +377,7 @@ def test_defaults_may_be_written_out(service: ServiceMaker) -> None:
         for key in KEYS
         if not key.is_built and key.default is not None
     }
-    assert len(idle) == 7
+    assert len(idle) == 6
     assert look(service, **idle).findings == []
 
 
@@ -393,6 +393,7 @@ async def test_the_options_are_those_of_the_producer_and_client_that_start(servi
         started: Producer = get(Producer)
         assert started.options == ProducerOptions(
             send_message_timeout=1.5,
+            compress_message_body_threshold=1024,
             retry_times_when_send_failed=5,
             retry_times_when_send_async_failed=5,
             retry_another_broker_when_not_store_ok=True,
@@ -450,7 +451,7 @@ def test_every_attribute_of_an_extra_template_has_its_key(service: ServiceMaker)
 
 @pytest.mark.anyio
 async def test_an_extra_template_has_a_client_and_a_producer_of_its_own(service: ServiceMaker) -> None:
-    not_built = ("compressMessageBodyThreshold", "enableMsgTrace", "customizedTraceTopic", "tlsEnable")
+    not_built = ("enableMsgTrace", "customizedTraceTopic", "tlsEnable")
     settings = {**of_audit(EXT_TEMPLATE, *not_built, "namespaceV2"), "rocketmq.clusters.audit.startup": "retry"}
     async with running(look(service, **settings)) as get:
         main, audit = get(RocketMQTemplate).producer, get(of_cluster(RocketMQTemplate, "audit")).producer
@@ -458,6 +459,7 @@ async def test_an_extra_template_has_a_client_and_a_producer_of_its_own(service:
         assert (audit.group, audit.instance.name_servers) == ("auditors", ("127.0.0.1:2",))
         assert audit.options.send_message_timeout == 0.7
         assert (audit.instance.options.namespace, main.instance.options.namespace) == ("MQ_INST_1", None)
+        assert audit.options.compress_message_body_threshold == 100
         assert main.options == ProducerOptions()
         assert audit.instance.client_id.endswith("@gate")
         assert audit.instance.options.credentials == Credentials(access_key="AK", secret_key=SECRET)

@@ -354,7 +354,7 @@ async def test_what_goes_to_the_retry_topic_is_as_it_came_whatever_the_handler_m
 
 @pytest.mark.parametrize(
     ("stored", "sys_flag", "body", "sent_flag"),
-    [(zlib.compress(b"text"), 0x301, b"text", "0"), (b"lz4 bytes", 0x101, b"lz4 bytes", "257")],
+    [(zlib.compress(b"text"), 0x301, b"text", "0"), (b"type 4 bytes", 0x401, b"type 4 bytes", "1025")],
     ids=["read here", "not readable here"],
 )
 async def test_a_compressed_message_goes_to_the_retry_topic_with_the_flags_of_its_body(
@@ -481,7 +481,7 @@ async def test_what_a_handler_raises_to_end_its_task_or_the_process_is_its_failu
 
 @pytest.mark.parametrize(
     ("body", "sys_flag", "level", "codecs"),
-    [(b"compressed with LZ4", 0x101, "0", ("LZ4",)), (b"no zlib at all", 0x301, "-1", ())],
+    [(b"compressed with type 4", 0x401, "0", ("type 4",)), (b"no zlib at all", 0x301, "-1", ())],
     ids=["a codec that is missing", "poison"],
 )
 async def test_a_message_that_cannot_be_read_does_not_hold_up_the_others(

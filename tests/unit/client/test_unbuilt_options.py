@@ -24,7 +24,6 @@ MEMBERS = (ProducerOptions, ConsumerOptions, LitePullConsumerOptions)
 
 ASKING: list[tuple[Any, dict[str, Any]]] = [
     *((options, {"enable_msg_trace": True, "customized_trace_topic": "traces"}) for options in MEMBERS),
-    (ProducerOptions, {"compress_message_body_threshold": 100}),
 ]
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketbox.errors import CodecMissingError, InvalidMessageError, RemoteProtocolError
+from rocketbox.errors import InvalidMessageError, RemoteProtocolError
 from rocketbox.message import ConsumeFromWhere, MessageModel, MessageQueue, encode_properties
 from rocketbox.protocol import admin_bodies, bodies, registration_bodies
 from rocketbox.protocol.codes import MessageSysFlag, SerializeType
@@ -183,15 +183,6 @@ def test_compressed_bodies_are_unpacked_when_they_are_asked_for() -> None:
         (packed,) = decode_messages(record, decompress=False)
         assert packed.body == zlib.compress(body)
         assert packed.sys_flag & MessageSysFlag.COMPRESSED
-
-
-@pytest.mark.parametrize(("kind", "name"), [(0x100, "LZ4"), (0x200, "ZSTD"), (0x400, "type 4")])
-def test_a_codec_that_is_not_there_is_named(kind: int, name: str) -> None:
-    flags = int(MessageSysFlag.COMPRESSED) | kind
-    record = encode_stored_message(StoredMessage("t", 0, b"packed", sys_flag=flags))
-    with pytest.raises(CodecMissingError, match=name):
-        decode_message(record)
-    assert decode_message(record, decompress=False)[0].body == b"packed"
 
 
 def test_an_inner_batch_becomes_its_messages() -> None:

@@ -73,7 +73,7 @@ async def test_what_passes_is_asked_for_again(error: RocketBoxError) -> None:
     "error",
     [
         RemoteProtocolError("no message at byte 0"),
-        CodecMissingError("ZSTD"),
+        CodecMissingError("ZSTD", "install it"),
         AccessDeniedError(ResponseCode.NO_PERMISSION, "no user", BROKER),
         BrokerError(ResponseCode.NO_PERMISSION, "the topic[orders] pulling message is forbidden", BROKER),
         BrokerError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "no tags", BROKER),
