@@ -1,9 +1,10 @@
 """Filters of a batch read that the source can do itself: on the place of a message, its store time, and its tag.
 
 Topic, broker, queue and offset are done exactly: other rows are not read. Store time and tag only leave out what cannot
-match (a broker's clock may go back a little, it selects tags by hash), and Spark looks at the rows again. Keys are not
-pushed: a broker's index of keys (``QUERY_MESSAGE``) is written behind the messages, may be switched off, ends with its
-files, and gives a bounded number of messages: nobody can say that its answer is complete.
+match, and Spark looks at the rows again: a broker selects tags by hash, and its clock may have gone back by a minute
+(where it went back by more, rows that match may be left out). Keys are not pushed: a broker's index of keys
+(``QUERY_MESSAGE``) is written behind the messages, may be switched off, ends with its files, and gives a bounded number
+of messages: nobody can say that its answer is complete.
 
 Source: Apache Spark 4.3.0, ``DataSourceReader.pushFilters``.
 """

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from bisect import bisect_left
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
+from random import Random
+from typing import Any
 
 import pytest
 
@@ -23,6 +28,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from rocketbox.client import Admin, PullResult, PullStatus
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.spark.offsets import QueueRange
@@ -149,3 +155,33 @@ def test_a_reader_that_takes_filters_is_only_there_where_spark_pushes_them() -> 
     options = SourceOptions({"nameServer": "a:1", "topic": "orders"})
     assert type(batch_reader(options)) is RocketMQBatchReader
     assert dataclasses.is_dataclass(Pushed)
+
+
+class SteppedBack(Admin):
+    """A queue whose broker's clock went back once; found by halves, as Apache's brokers find a time."""
+
+    def __init__(self, times: Sequence[int]) -> None:
+        self.times = times
+
+    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        return bisect_left(self.times, timestamp_ms)
+
+    async def pull(self, *_: Any, **__: Any) -> PullResult:
+        return PullResult(PullStatus.NO_NEW_MSG, 0, 0, 0)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("seed", range(20))
+async def test_a_clock_that_went_back_by_less_than_a_minute_costs_no_row(seed: int) -> None:
+    chance = Random(seed)
+    at = 1_795_000_000_000
+    before = list(accumulate((chance.randrange(20_000) for _ in range(50)), initial=at))
+    times = [*before, *accumulate((chance.randrange(20_000) for _ in range(50)), initial=before[-1] - 59_999)]
+    for time in times:
+        when = datetime.fromtimestamp(time / 1000, UTC)
+        for kind, fits in ((GreaterThanOrEqual, time.__le__), (LessThanOrEqual, time.__ge__), (EqualTo, time.__eq__)):
+            found, _ = reader([kind(("store_timestamp",), when)])
+            (piece,) = await found._narrowed(SteppedBack(times), {Q0: 0}, {Q0: len(times)})
+            assert [each for each in times[piece.start : piece.end] if fits(each)] == [
+                each for each in times if fits(each)
+            ]
