@@ -3,7 +3,8 @@
 Spark writes ``offsets/N`` before a batch and ``commits/N`` behind it, on any file system that Hadoop knows; beside them
 stands here ``rocketbox/attempts.json``, which counts a batch that fails over the ends of processes. A first attempt
 needs no note: a batch that is planned and not done when a query starts has been tried once. What an orderly stop cuts
-short is noted as not tried.
+short is noted as not tried. ``rocketbox/holder`` names the driver that reads on from it, and is empty once that has
+given its lease back: brokers may have forgotten who has it.
 
 Source: Apache Spark 4.3.0 ``OffsetSeqLog``, ``CommitLog`` (text: a line with the version, one of JSON for all, one for
 each source). Everything here blocks, and asks the Java process.
@@ -28,6 +29,7 @@ __all__ = ["BatchLog", "PlannedBatch"]
 _log = logging.getLogger(__name__)
 
 ATTEMPTS = "rocketbox/attempts.json"
+HOLDER = "rocketbox/holder"
 
 
 @dataclass(frozen=True)
@@ -100,10 +102,24 @@ class BatchLog:
 
         Whole or not at all: Spark interrupts a thread that writes when it stops a query.
         """
-        draft, path = self._path(f"{ATTEMPTS}.draft"), self._path(ATTEMPTS)
+        self._write(ATTEMPTS, json.dumps({"batch": batch, "attempts": attempts}))
+
+    def holder(self) -> str | None:
+        """The driver that has read from it last, and has not given its lease back; None where there is none."""
+        try:
+            return self._read(HOLDER) or None
+        except ValueError as error:
+            return f"somebody ({error})"
+
+    def note_holder(self, name: str) -> None:
+        """Keep who reads from it now; nobody, where the name is empty."""
+        self._write(HOLDER, name)
+
+    def _write(self, name: str, text: str) -> None:
+        draft, path = self._path(f"{name}.draft"), self._path(name)
         output = self._files.create(draft, True)
         try:
-            output.write(json.dumps({"batch": batch, "attempts": attempts}).encode())
+            output.write(text.encode())
         finally:
             output.close()
         self._files.delete(path, False)  # not every file system renames to a name that is there

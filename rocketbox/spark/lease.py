@@ -12,7 +12,10 @@ group itself must have none. A lock is confirmed every 20 s and free at the brok
                           brokers that have the topic no more confirm nothing against those that have it
     free     -> settling  as held, but somebody was seen to hold it before: a broker that was started anew has forgotten
                           the locks, and their holder hears of it when it asks next, which is within 20 s
-    settling -> held      20 s later
+    settling -> held      20 s later; a driver that has seen nobody also waits so long with its first query where the
+                          checkpoint names another one that has not given it back (``batch_log``)
+    held     -> free      given back; for 30 s also by a driver that has seen nobody, and whose checkpoint is new while
+                          its group has read before: whom brokers have forgotten has it again by then
 
 Who has lost it, or has given it back, takes it anew from the beginning: a confirmation that comes late changes nothing,
 for another driver may have come meanwhile, read on, and gone.
@@ -35,12 +38,12 @@ import anyio
 from rocketbox.client import MQClientInstance
 from rocketbox.client.api.groups import lock_queues, unlock_queues
 from rocketbox.clock import Clock
-from rocketbox.errors import RocketBoxError
+from rocketbox.errors import AccessDeniedError, RocketBoxError
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.namespaces import NO_NAMESPACE, Namespace
 from rocketbox.rare_log import RareLog
 
-__all__ = ["LEASE_LIFETIME", "LOCK_LIFETIME", "Lease", "LeaseAnswer", "LeaseLostError", "lease_group"]
+__all__ = ["LEASE_LIFETIME", "LOCK_LIFETIME", "STAND_BACK", "Lease", "LeaseAnswer", "LeaseLostError", "lease_group"]
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +51,7 @@ LOCK_LIFETIME = 60.0  # seconds for which a broker keeps a lock that nobody conf
 LEASE_LIFETIME = 50.0  # seconds from the last confirmation
 CONFIRM_INTERVAL = 20.0  # seconds between two confirmations; also what a new holder waits for a former one to notice
 CONFIRM_AGAIN = 2.0  # seconds until the next try when some broker has not confirmed
+STAND_BACK = CONFIRM_INTERVAL + 10.0  # seconds in which a holder asks, or stops its query and takes the lease again
 LOCK_TIMEOUT = 3.0  # seconds for a broker's answer
 UNLOCK_TIMEOUT = 1.0
 TOLD_AGAIN = 60.0  # seconds between two lines of the log about one broker
@@ -60,11 +64,15 @@ class LeaseLostError(Exception):
 
 @dataclass(frozen=True)
 class LeaseAnswer:
-    """Whether the lease is held; when not, why, and whether that is another driver's doing."""
+    """Whether the lease is held; when not, why, and whether that is another driver's doing.
+
+    ``refused``: the user lacks a permission, which will not pass soon.
+    """
 
     held: bool
     why: str = ""
     by_another: bool = False
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +134,8 @@ class Lease:
                 given = await self._lock(broker)
             except RocketBoxError as error:
                 await self.release()
-                return LeaseAnswer(False, f"broker {broker} does not give its lock: {error}")
+                why = f"broker {broker} does not give its lock: {error}"
+                return LeaseAnswer(False, why, refused=isinstance(error, AccessDeniedError))
             if not given:
                 await self.release()
                 return LeaseAnswer(False, f"another driver holds its lock at broker {broker}", by_another=True)
@@ -141,6 +150,18 @@ class Lease:
         if self.held:
             return LeaseAnswer(True)
         return LeaseAnswer(False, "another driver has taken it again", by_another=True)
+
+    async def until_noticed(self) -> None:
+        """Return when a holder that brokers have forgotten must have asked them again, and has found this one."""
+        await self._clock.sleep(CONFIRM_INTERVAL)
+
+    async def stand_back(self) -> None:
+        """Give it back, and return when a holder that brokers have forgotten must have it again.
+
+        One that asks while this driver has the lease has to stop its query first.
+        """
+        await self.release()
+        await self._clock.sleep(STAND_BACK)
 
     async def keep(self) -> None:
         """Have it confirmed, and return when it is lost."""

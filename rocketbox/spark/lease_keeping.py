@@ -19,7 +19,8 @@ __all__ = ["LeaseKeeper"]
 
 _log = logging.getLogger(__name__)
 
-STAND_BY_POLL = 2.0  # seconds between two tries to get the lease
+STAND_BY_POLL = 2.0  # seconds between two tries to get the lease: so much later another driver takes over
+LONGEST_POLL = 10.0  # seconds between two tries where it is refused; doubles up to that, as in ``client.refusals``
 
 
 class LeaseKeeper:
@@ -65,6 +66,7 @@ class LeaseKeeper:
         Raises RocketBoxError when the topic has no route, or no name server answers; the next call goes on from there.
         """
         self._why = None
+        pause = STAND_BY_POLL
         while True:
             answer = await self._lease.take()
             if answer.held and self._seen_another:
@@ -73,7 +75,8 @@ class LeaseKeeper:
                 break
             self._seen_another = self._seen_another or answer.by_another
             self._tell(answer)
-            await self._clock.sleep(STAND_BY_POLL)
+            await self._clock.sleep(pause)
+            pause = min(2 * pause, LONGEST_POLL) if answer.refused else STAND_BY_POLL
         by_another, self._seen_another = self._seen_another, False
         if by_another:
             _log.warning("Spark listener %s takes over topic %s", self._group, self._topic)
@@ -86,6 +89,10 @@ class LeaseKeeper:
     async def release(self) -> None:
         """Give it back: who stands by has it at once."""
         await self._lease.release()
+
+    async def stand_back(self) -> None:
+        """Give it back, and return when a holder that brokers have forgotten must have it again."""
+        await self._lease.stand_back()
 
     def _tell(self, answer: LeaseAnswer) -> None:
         if answer.why != self._why:

@@ -41,7 +41,7 @@ from rocketbox.spark.checkpoint_folder import begins_anew
 from rocketbox.spark.driver_id import driver_id
 from rocketbox.spark.java import JavaNotFoundError
 from rocketbox.spark.java_watch import JavaWatch
-from rocketbox.spark.lease import Lease, LeaseAnswer, LeaseLostError
+from rocketbox.spark.lease import STAND_BACK, Lease, LeaseAnswer, LeaseLostError
 from rocketbox.spark.lease_keeping import LeaseKeeper
 from rocketbox.spark.listener_options import SparkListenerOptions
 from rocketbox.spark.paths import checkpoint_location, local_folder
@@ -147,6 +147,8 @@ class SparkListenerContainer:
         self._session: SparkSession | None = None
         self._watching: SupervisedTask | None = None
         self._was_stopped = False  # by this listener, whose lease was lost; else its last query has ended by itself
+        self._noted_in: BatchLog | None = None  # the checkpoint that names this driver
+        self._has_stood_back = False  # somebody whose lease brokers have forgotten would have shown
         self._took_over: bool | None = None  # the checkpoint is to be looked at: was another driver seen to read it?
 
     async def __aenter__(self) -> Self:
@@ -335,7 +337,15 @@ class SparkListenerContainer:
         finally:
             # A function that is at work still writes, and nobody else may before the lease's end.
             if not self._stop.has_left_one_behind and self._batches.idle.is_set():
+                await self._note_release()
                 await self._keeper.release()
+
+    async def _note_release(self) -> None:
+        """Say in the checkpoint that nobody reads from it; else the next driver waits a little."""
+        log = self._noted_in
+        if log is not None and self._keeper.held and self._stop.java_answers:
+            with anyio.CancelScope(shield=True), self._clock.move_on_after(LAST_STEP), suppress(Exception):
+                await self._threads.run(log.note_holder, "")
 
     def _has_stopped(self) -> bool:
         return self._stopping
@@ -364,8 +374,17 @@ class SparkListenerContainer:
         log = await self._threads.run(BatchLog, session, checkpoint_location(self.options.checkpoint))
         planned = await self._threads.run(log.last_planned)
         if self._took_over is not None:  # also where a step behind the lease has failed the last time
-            await self._check_checkpoint(planned, self._took_over)
+            is_new_to_its_group = await self._check_checkpoint(planned, self._took_over)
+            if is_new_to_its_group and not self._took_over and not self._has_stood_back:
+                await self._unless_stopped(self._until_another_driver_shows)
+                return None
+            if not self._took_over:
+                await self._unless_stopped(partial(self._until_a_former_driver_knows, log))
+            if self._has_stopped() or not self._keeper.held:
+                return None
+            await self._threads.run(log.note_holder, self._lease.holder)
             self._took_over = None
+        self._noted_in = log
         self._position.begins(await self._threads.run(log.read_up_to, planned))
         await self._threads.run(self._batches.begin, log, planned, self._lease, self._portal)
         if self._has_stopped():
@@ -403,6 +422,26 @@ class SparkListenerContainer:
             self._is(SparkListenerState.STARTING)
         return took_over
 
+    async def _until_a_former_driver_knows(self, log: BatchLog) -> None:
+        """Brokers that were started anew, or have the topic only now, give anybody the lease of who is at work."""
+        if await self._threads.run(log.holder) in (None, self._lease.holder):
+            return
+        self._is(SparkListenerState.STARTING, "another driver has not given its lease back, and may be about to stop")
+        await self._lease.until_noticed()
+
+    async def _until_another_driver_shows(self) -> None:
+        """One that brokers have forgotten reads on from a checkpoint of its own, and takes its lease again."""
+        self._is(
+            SparkListenerState.STARTING,
+            f"its checkpoint is new, and its group has read before: another driver shows within {STAND_BACK:.0f} s",
+        )
+        _log.info(
+            "Spark listener %s: its checkpoint is new, and its group has read before; whether another driver reads for "
+            "it, whom brokers that were started anew have forgotten, is seen in %.0f s", self.group, STAND_BACK,
+        )  # fmt: skip
+        await self._keeper.stand_back()
+        self._has_stood_back = True
+
     def _waits_for_lease(self, answer: LeaseAnswer) -> None:
         self._is(SparkListenerState.STANDING_BY if answer.by_another else SparkListenerState.STARTING, answer.why)
 
@@ -421,18 +460,23 @@ class SparkListenerContainer:
             self._is(SparkListenerState.RESTARTING, f"{why} (it is at {place})" if place else why)
             await self._clock.sleep(POLL)
 
-    async def _check_checkpoint(self, planned: PlannedBatch | None, took_over: bool) -> None:
-        """Raise ConfigurationError when others have read on, and this checkpoint does not know of it."""
+    async def _check_checkpoint(self, planned: PlannedBatch | None, took_over: bool) -> bool:
+        """Whether it is new, not on purpose, and its group has read before.
+
+        Raises ConfigurationError when others have read on, and this checkpoint does not know of it.
+        """
         options, admin = self.options, self._admin
         end = None if planned is None or planned.end is None else decode_offset(planned.end).queues
         committed = await gather(partial(admin.committed, options.group), await admin.queues(options.topic))
         folder = local_folder(options.checkpoint)
-        took_over = took_over and not (folder is not None and begins_anew(folder))  # that is empty on purpose
+        on_purpose = folder is not None and begins_anew(folder)
         refusal = not_shared(
-            options.checkpoint, options.group, self.signature.where, end=end, committed=committed, took_over=took_over
-        )
+            options.checkpoint, options.group, self.signature.where, end=end, committed=committed,
+            took_over=took_over and not on_purpose,
+        )  # fmt: skip
         if refusal is not None:
             raise refusal
+        return planned is None and not on_purpose and any(committed.values())
 
     async def _until_end(self, session: SparkSession, query: StreamingQuery) -> BaseException | None:
         while not self._stop.has_left_one_behind and await self._java.is_active(query, self._threads):

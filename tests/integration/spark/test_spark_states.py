@@ -25,6 +25,7 @@ from rocketbox.listeners import ContainerStatus
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import dlq_topic
 from rocketbox.spark.batch import SparkBatch
+from rocketbox.spark.batch_log import BatchLog
 from rocketbox.spark.checkpoint_folder import set_aside
 from rocketbox.spark.lease import Lease
 from rocketbox.spark.listener import (
@@ -34,7 +35,7 @@ from rocketbox.spark.listener import (
 from rocketbox.spark.loss import DataLossError
 from rocketbox.spark.query_options import OnFailedBatch
 from rocketbox.spark.session import SparkRuntime
-from tests.support.spark.listeners import MINUTES, give_lease_to, rows_in, send, spark_listener, until
+from tests.support.spark.listeners import MINUTES, give_lease_to, group_of, rows_in, send, spark_listener, until
 from tests.support.spark.topics import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.anyio, pytest.mark.usefixtures("spark")]
@@ -363,6 +364,79 @@ async def test_a_checkpoint_that_was_reset_is_begun_with_also_where_another_driv
         await until(lambda: second.has_ended or len(seen.rows) == 6)
         assert second.status is SparkListenerState.RUNNING, second.state().reason
     assert seen.rows == [0, 1, 2, 3, 4, 5]
+
+
+async def test_who_gets_a_lease_that_brokers_have_forgotten_waits_until_its_former_holder_knows(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path, spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    noticed = anyio.Event()
+
+    async def until_noticed(_: Lease) -> None:
+        await noticed.wait()
+
+    monkeypatch.setattr(Lease, "until_noticed", until_noticed)
+    await send(broker, topic, 0, 4)
+    seen = Seen()
+    first = spark_listener(seen.handle, client, topic, tmp_path)
+    async with first:
+        await until(lambda: first.state().progress.get("lag") == 0)
+        log = BatchLog(spark, str(tmp_path))
+        assert str(log.holder()).endswith((tmp_path / "rocketbox" / "driver").read_text())
+    assert log.holder() is None, "it was given back"
+    again = spark_listener(seen.handle, client, topic, tmp_path)
+    async with again:
+        await until(lambda: again.status is SparkListenerState.RUNNING)
+    log.note_holder("another machine")
+    other = spark_listener(seen.handle, client, topic, tmp_path)
+    async with other:
+        await until(lambda: "has not given its lease back" in str(other.state().reason))
+        await send(broker, topic, 4, 6)
+        assert len(seen.rows) == 4
+        noticed.set()
+        await until(lambda: len(seen.rows) == 6)
+    assert log.holder() is None
+    assert seen.rows == [0, 1, 2, 3, 4, 5]
+
+
+async def test_a_new_checkpoint_of_a_group_that_has_read_waits_whether_another_driver_shows_once_more(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its brokers were started anew, and have forgotten who reads."""
+    shown, stands_back = anyio.Event(), anyio.Event()
+
+    async def stand_back(lease: Lease) -> None:
+        await lease.release()
+        stands_back.set()
+        await shown.wait()
+
+    monkeypatch.setattr(Lease, "stand_back", stand_back)
+    await send(broker, topic, 0, 4)
+    seen, other_seen = Seen(), Seen()
+    first = spark_listener(seen.handle, client, topic, tmp_path / "one")
+    async with first:
+        await until(lambda: first.state().progress.get("lag") == 0)
+        assert not stands_back.is_set(), "the first one of its group"
+    holder = Lease(client, group_of(topic), topic, holder="the one whom they have forgotten")
+    other = spark_listener(other_seen.handle, client, topic, tmp_path / "two")
+    async with other:
+        with anyio.fail_after(MINUTES):
+            await stands_back.wait()
+        state = other.state()
+        assert (state.status, state.ready) == (ContainerStatus.STARTING, False)
+        assert state.reason == "its checkpoint is new, and its group has read before: another driver shows within 30 s"
+        assert (await holder.take()).held
+        shown.set()
+        await until(lambda: other.status is SparkListenerState.STANDING_BY)
+        await send(broker, topic, 4, 6)
+        await holder.release()
+        monkeypatch.setattr("rocketbox.spark.lease.CONFIRM_INTERVAL", 0.2)
+        await until(lambda: other.status is SparkListenerState.FAILED)
+        assert "the checkpoint is not shared" in str(other.state().reason)
+    assert other_seen.rows == []
+    alone = spark_listener(other_seen.handle, client, topic, tmp_path / "three")
+    async with alone:  # nobody shows
+        await until(lambda: other_seen.rows == [4, 5])
 
 
 @pytest.mark.parametrize("fails", ["session", "committed"])

@@ -14,10 +14,10 @@ from rocketbox.client import ClientOptions, MQClientInstance
 from rocketbox.errors import NoRouteError, RocketBoxError
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.bodies import decode_lock_batch_request
-from rocketbox.protocol.codes import RequestCode
+from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.connection import Connection
-from rocketbox.spark.lease import Lease, LeaseLostError, lease_group
+from rocketbox.spark.lease import Lease, LeaseAnswer, LeaseLostError, lease_group
 from rocketbox.spark.lease_keeping import LeaseKeeper
 from rocketbox.tasks import Supervisor
 from tests.support.client.scripted_cluster import ScriptedCluster
@@ -480,3 +480,72 @@ async def test_who_takes_it_again_keeps_it_once() -> None:
         assert keeper.held
         assert not keeper.lost
         await keeper.release()
+
+
+async def test_who_stands_back_leaves_it_to_a_holder_that_brokers_have_forgotten() -> None:
+    """Also where that one has asked just then, and has had to stop its query first."""
+    for asks_meanwhile in (False, True):
+        async with world("a", "b") as made, made.driver("one") as one, made.driver("two") as two:
+            await one.take()
+            lost = keeping(made, one)
+            await made.clock.advance(1)
+            for locks in made.locks.values():
+                locks.forget()
+            assert (await two.take()).held, "it has seen nobody"
+            if asks_meanwhile:
+                await made.clock.advance(20)
+                assert lost
+            began = made.clock.now
+            async with anyio.create_task_group() as tasks:
+                if asks_meanwhile:
+
+                    async def take_again() -> None:
+                        await made.clock.sleep(10)
+                        assert (await one.take()).held
+                        await one.keep()
+
+                    tasks.start_soon(take_again)
+                await made.run(two.stand_back)
+                assert made.clock.now - began >= 30
+                assert (await two.take()).by_another
+                assert one.held
+                tasks.cancel_scope.cancel()
+
+
+async def test_a_lock_that_is_refused_is_asked_for_more_and_more_rarely_until_it_is_given() -> None:
+    async with world() as made, made.driver("one") as one, Supervisor("listener", made.clock) as tasks:
+        answers: list[LeaseAnswer] = []
+        scripts = made.cluster.broker.scripts
+        give = scripts[RequestCode.LOCK_BATCH_MQ]
+        scripts[RequestCode.LOCK_BATCH_MQ] = lambda *_: RemotingCommand.response(
+            code=ResponseCode.NO_PERMISSION, remark="no right to lock"
+        )
+        keeper = LeaseKeeper(one, "g", "T", tasks=tasks, clock=made.clock, waits=answers.append)
+        made.tasks.start_soon(keeper.take)
+        asked = [len(answers)]
+        for _ in range(4):
+            await made.clock.advance(15)
+            asked.append(len(answers))
+        assert all(answer.refused and not answer.by_another for answer in answers)
+        assert asked[1] <= 4
+        assert asked[4] - asked[3] in (1, 2), "each 10 s"
+        scripts[RequestCode.LOCK_BATCH_MQ] = give
+        await made.clock.advance(10.5)
+        assert keeper.held
+        await keeper.release()
+
+
+async def test_another_driver_is_asked_after_each_two_seconds_however_long_it_holds_the_lock() -> None:
+    """So much later a replica takes over."""
+    async with world() as made, made.driver("one") as one, made.driver("two") as two:
+        assert (await one.take()).held
+        keeping(made, one)
+        answers: list[LeaseAnswer] = []
+        async with Supervisor("listener", made.clock) as tasks:
+            keeper = LeaseKeeper(two, "g", "T", tasks=tasks, clock=made.clock, waits=answers.append)
+            made.tasks.start_soon(keeper.take)
+            await made.clock.advance(100)
+            before = len(answers)
+            await made.clock.advance(20)
+            assert 9 <= len(answers) - before <= 11
+            made.tasks.cancel_scope.cancel()
