@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from rocketbox.client import ClientOptions, Credentials, CredentialsFile, CredentialsProvider, MQClientInstance
-from rocketbox.spark.handed_keys import handed_keys
+from rocketbox.spark.handed_keys import PREFIX, handed_keys
 from rocketbox.spark.options import SourceOptions
 from rocketbox.spark.servers import Servers
 from rocketbox.spark.write_options import WriteOptions
@@ -32,7 +35,7 @@ def rights(file: Path) -> tuple[int, int]:
 
 
 def names_in(folder: Path) -> list[str] | None:
-    return [each.name for each in folder.iterdir()] if folder.exists() else None
+    return sorted(each.name for each in folder.iterdir()) if folder.exists() else None
 
 
 async def test_a_private_file_has_the_keys_as_they_are_now_and_is_removed() -> None:
@@ -64,6 +67,68 @@ async def test_a_file_of_keys_is_handed_on_by_its_path_and_without_keys_there_is
         assert name == str(tmp_path / "keys.yaml")
     with handed_keys(MQClientInstance("ns:9876")) as name:
         assert name is None
+
+
+SERVICE = """
+import sys
+from rocketbox.client import ClientOptions, Credentials, MQClientInstance
+from rocketbox.spark.handed_keys import handed_keys
+
+keys = Credentials(access_key="u", secret_key="hunter2")
+with handed_keys(MQClientInstance("ns:9876", options=ClientOptions(credentials=keys))) as name:
+    print(name, flush=True)
+    sys.stdin.read()
+"""
+
+
+def service() -> tuple[subprocess.Popen[str], Path]:
+    """A process that hands keys on until its input ends, and their file."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVICE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    return process, Path(process.stdout.readline().strip())
+
+
+async def test_what_a_killed_process_has_left_is_removed_by_the_next_one_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    (tmp_path / f"{PREFIX}a-file").touch()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "keys.json").touch()
+    (tmp_path / f"{PREFIX}link").symlink_to(tmp_path / "elsewhere")
+    killed, its = service()
+    lives, other = service()
+    with killed, lives:
+        assert "hunter2" in its.read_text()
+        killed.kill()
+        killed.wait()
+        assert its.exists()
+        with handed_keys(MQClientInstance("ns:9876")) as name:
+            assert name is None
+        assert not its.parent.exists()
+        assert "hunter2" in other.read_text(), "its owner lives"
+        lives.communicate()
+        assert not other.parent.exists()
+    assert names_in(tmp_path) == ["elsewhere", f"{PREFIX}a-file", f"{PREFIX}link"]
+    assert (tmp_path / "elsewhere" / "keys.json").exists()
+
+
+async def test_what_cannot_be_removed_is_told_and_costs_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left = tmp_path / f"{PREFIX}left"
+    left.mkdir()
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(1, "no", str(path))
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    with handed_keys(MQClientInstance("ns:9876")):
+        assert f"{left}, where a process that was killed has left keys, is not removed" in caplog.text
 
 
 @pytest.mark.parametrize("kind", [SourceOptions, WriteOptions])
