@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import anyio
@@ -29,6 +30,7 @@ from rocketbox.protocol.codes import MASTER_ID
 from rocketbox.protocol.namespaces import Namespace
 from rocketbox.protocol.tags import parse_subscription
 from rocketbox.spark.answers import FARTHEST_SCAN, AnswerError, what_cannot_be
+from rocketbox.spark.beginnings import Beginnings, beginnings_of, first_of
 from rocketbox.spark.loss import DELETED_BY_NOW, SETTLE, SETTLE_PAUSE, data_loss
 from rocketbox.spark.missing import MissingOffsets
 from rocketbox.spark.offsets import QueueRange, in_words
@@ -45,7 +47,7 @@ def read_ranges(ranges: Sequence[QueueRange], options: SourceOptions) -> Iterato
     thread = client(options.servers)
     namespace = Namespace(options.servers.namespace or "")
     decoder = RecordDecoder(options.columns, parse_subscription("", options.tags).tags_set, namespace)
-    reading = Reading(ranges, options, thread.clock)
+    reading = Reading(ranges, options, thread.clock, beginnings_of(thread))
     running = thread.start(reading.run)
 
     def next_batches() -> Iterator[Any] | None:
@@ -62,11 +64,14 @@ def read_ranges(ranges: Sequence[QueueRange], options: SourceOptions) -> Iterato
 class Reading:
     """The pulls of some ranges, made in the background; ``run`` and ``take`` are called in one loop."""
 
-    def __init__(self, ranges: Sequence[QueueRange], options: SourceOptions, clock: Clock) -> None:
+    def __init__(
+        self, ranges: Sequence[QueueRange], options: SourceOptions, clock: Clock, beginnings: Beginnings
+    ) -> None:
         self._plan = PullPlan(ranges)
         self._tags = options.tags
         self._fails = options.fail_on_data_loss
         self._clock = clock
+        self._beginnings = beginnings
         self._brokers: dict[MessageQueue, int] = {}  # the machine that the broker suggested last
         self._missing = MissingOffsets()
         self._looked_at: dict[MessageQueue, float] = {}  # when it was found that a gap is none that is just made
@@ -127,7 +132,7 @@ class Reading:
         begun = self._clock.monotonic()
         while True:
             offset, queue = stretch.position, stretch.queue
-            if asked_again := (queue, offset) in self._lacking:
+            if asked_again := self._was_asked_for(queue, offset):
                 self._brokers.pop(queue, None)  # a replica may lack what its master has
             result = await self._ask(admin, queue, offset, most)
             waited = self._clock.monotonic() - begun
@@ -156,6 +161,10 @@ class Reading:
                 return
             self._lacking.add((queue, offset))
             await self._clock.sleep(SETTLE_PAUSE)
+
+    def _was_asked_for(self, queue: MessageQueue, offset: int) -> bool:
+        """Whether what lacks there is pulled no second time, if the machine that wrote it does not bring it either."""
+        return (queue, offset) in self._lacking or self._beginnings.has_nothing_at(queue, offset)
 
     async def _passes_over(
         self, admin: Admin, queue: MessageQueue, offset: int, most: int, result: PulledRecords
@@ -221,7 +230,7 @@ class Reading:
                 data_loss(self._fails, stretch.queue, offset, end, found=first)
                 self._plan.answered(stretch, most, b"", (), end)
                 return
-            if place not in self._lacking:
+            if not self._was_asked_for(*place):
                 self._lacking.add(place)
                 return
             self._missing.note(stretch.queue, result.records, starts, offset, min(reached, stretch.farthest))
@@ -231,20 +240,22 @@ class Reading:
     async def _first_kept(self, admin: Admin, queue: MessageQueue, offset: int, result: PulledRecords) -> int | None:
         """Where the queue begins, if what a pull at ``offset`` lacks is being deleted with all before it; else offset.
 
-        A broker deletes files of its log, and says a little later where its queues begin: until then a pull only brings
-        less. So that is waited for where nothing is left before the offset, once for each queue: None when it is to be
-        pulled again.
+        That is waited for where nothing is left before the offset (``beginnings``): None when it is to be pulled again.
         """
-        since = self._clock.monotonic()
+        since, looked_for, empty_since = self._clock.monotonic(), -1, 0.0
         while since - self._looked_at.get(queue, -math.inf) > DELETED_BY_NOW:
             if result.min_offset > offset:
                 return result.min_offset
             begin = result.min_offset
             result = await self._ask(admin, queue, begin, 1)
-            if result.min_offset <= begin and _begins_before(result, offset if begin < offset else offset + 1):
+            first = first_of(result, begin)
+            if result.min_offset <= begin and first is not None and first < max(offset, begin + 1):
                 self._looked_at[queue] = since
                 return offset if begin < offset else None
-            if self._clock.monotonic() - since >= DELETED_BY_NOW:
+            if looked_for != begin:
+                look, looked_for = partial(self._beginnings.empty_since, admin, queue, begin), begin
+                empty_since = await patiently(self._clock, f"looking for the first message of {in_words(queue)}", look)
+            if self._clock.monotonic() - empty_since >= DELETED_BY_NOW:
                 self._looked_at[queue] = math.inf
                 return None
             await self._clock.sleep(SETTLE_PAUSE)
@@ -254,12 +265,3 @@ class Reading:
         """Read up to ``end`` with a pull for each message: one of them is no whole record."""
         while stretch.position < min(end, stretch.end):
             await self._pull(admin, stretch, 1)
-
-
-def _begins_before(result: PulledRecords, offset: int) -> bool:
-    """Whether a pull has brought a message from before ``offset``, be it one that cannot be read."""
-    try:
-        offsets, _ = queue_offsets(result.records, record_starts(result.records))
-    except RemoteProtocolError:
-        return True
-    return bool(offsets) and offsets[0] < offset

@@ -77,8 +77,9 @@ LADDER: dict[str, str] = {
     "spark.pull_plan": "message spark.offsets spark.record_columns",
     "spark.missing": "message spark.offsets spark.record_columns",
     "spark.answers": "errors message spark.offsets",
-    "spark.reading": "errors clock message protocol client spark.answers spark.loss spark.missing spark.offsets "
-    "spark.options spark.pull_plan spark.record_columns spark.worker_client",
+    "spark.beginnings": "errors clock message client spark.asking spark.loss spark.record_columns spark.worker_client",
+    "spark.reading": "errors clock message protocol client spark.answers spark.beginnings spark.loss spark.missing "
+    "spark.offsets spark.options spark.pull_plan spark.record_columns spark.worker_client",
     "spark.readers": "message client spark.checkpoint spark.mirror spark.offsets spark.options spark.progress "
     "spark.pushdown spark.reading spark.selection spark.starting spark.worker_client",
     "spark.write_options": "spark.option_values spark.servers",

@@ -90,6 +90,9 @@ class LogOfABroker(Admin):
         self.suggests = MASTER_ID
         self.in_flight = self.most_in_flight = self.messages = 0
 
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        return [queue for queue in self.logs if queue.topic == topic]
+
     async def pull_records(
         self,
         queue: MessageQueue,

@@ -16,18 +16,21 @@ pytest.importorskip("pyarrow")
 import anyio
 
 from rocketbox.client import PulledRecords, PullStatus
+from rocketbox.clock import Clock
 from rocketbox.errors import AccessDeniedError, BrokerError, ConnectError, RocketBoxError
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import MASTER_ID, ResponseCode
 from rocketbox.protocol.tags import parse_subscription
 from rocketbox.spark import pull_plan
 from rocketbox.spark.answers import AnswerError
+from rocketbox.spark.beginnings import Beginnings
 from rocketbox.spark.loss import DELETED_BY_NOW, SETTLE, DataLossError
 from rocketbox.spark.offsets import QueueRange
 from rocketbox.spark.options import SourceOptions
 from rocketbox.spark.pull_plan import PULLS_IN_FLIGHT, ROWS_PER_RECORD_BATCH
 from rocketbox.spark.reading import Reading
 from rocketbox.spark.record_columns import BYTES_PER_RECORD_BATCH, RecordDecoder
+from tests.support.clocks import VirtualClock, idle
 from tests.support.spark.log_of_a_broker import QUEUE, LogOfABroker, Queue, StillClock, record
 
 pytestmark = pytest.mark.anyio
@@ -45,12 +48,17 @@ def options(**changed: str) -> SourceOptions:
 
 
 async def batches(
-    log: LogOfABroker, ranges: Sequence[QueueRange], clock: StillClock | None = None, **changed: str
+    log: LogOfABroker,
+    ranges: Sequence[QueueRange],
+    clock: Clock | None = None,
+    beginnings: Beginnings | None = None,
+    **changed: str,
 ) -> list[Any]:
     """The record batches of the ranges."""
     chosen = options(**changed)
     decoder = RecordDecoder(chosen.columns, parse_subscription("", chosen.tags).tags_set)
-    reading = Reading(ranges, chosen, clock or StillClock())
+    clock = clock or StillClock()
+    reading = Reading(ranges, chosen, clock, beginnings or Beginnings(clock))
     found: list[Any] = []
     with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
@@ -71,7 +79,7 @@ async def batches(
 async def read(log: LogOfABroker, start: int, end: int, clock: StillClock | None = None, **changed: str) -> list[int]:
     """The offsets that were read of the one queue, whose bodies say the same."""
     offsets: list[int] = []
-    for batch in await batches(log, [QueueRange(QUEUE, start, end)], clock, **changed):
+    for batch in await batches(log, [QueueRange(QUEUE, start, end)], clock, None, **changed):
         rows = batch.select(["queue_offset", "body"]).to_pylist()
         assert all(int(row["body"].split()[0]) == row["queue_offset"] for row in rows)
         offsets += [row["queue_offset"] for row in rows]
@@ -200,7 +208,7 @@ async def test_large_messages_are_held_and_batched_by_their_bytes(
         {QUEUE: queue_of(range(300), size=lambda offset: large if offset >= first_large else 1)}, most_bytes=2600
     )
     clock, chosen = StillClock(), options()
-    reading = Reading([QueueRange(QUEUE, 0, 300)], chosen, clock)
+    reading = Reading([QueueRange(QUEUE, 0, 300)], chosen, clock, Beginnings(clock))
     taken: list[int] = []
     async with anyio.create_task_group() as group:
         group.start_soon(reading.run, log)
@@ -310,7 +318,46 @@ async def test_messages_that_a_queue_never_had_at_its_beginning_are_told_and_wai
     log.logs[QUEUE].first = 0
     assert await read(log, 0, 5200, clock) == list(range(5000, 5200))
     assert "orders broker-a/0 has no message at 5000 of its offsets, from 0 to 4999" in caplog.text
-    assert DELETED_BY_NOW <= clock.slept < DELETED_BY_NOW + 80
+    assert DELETED_BY_NOW <= clock.slept < DELETED_BY_NOW + 10
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_queues_that_lack_their_first_messages_are_waited_for_once_and_all_at_the_same_time() -> None:
+    """In tasks and batches one after another, by one process."""
+    queues = [MessageQueue("orders", f"broker-{name}", number) for name in "ab" for number in range(20)]
+    log = LogOfABroker({queue: replace(queue_of(range(4000, 4050)), first=0) for queue in queues})
+    log.logs[queues[7]] = queue_of(range(4050))
+    clock = VirtualClock(settle=idle)
+    beginnings = Beginnings(clock)
+    rows: list[int] = []
+
+    async def read_all() -> None:
+        for start, end in ((0, 500), (500, 4050)):
+            for some in (queues[:10], queues[10:30], queues[30:]):
+                ranges = [QueueRange(queue, start, end) for queue in some]
+                rows.extend(batch.num_rows for batch in await batches(log, ranges, clock, beginnings))
+
+    await clock.run(read_all)
+    assert sum(rows) == 39 * 50 + 4050
+    assert DELETED_BY_NOW <= clock.now < DELETED_BY_NOW + 10
+    assert len(log.pulls) < 40 * 4050 / 32 + 40 * 150
+
+
+async def test_what_is_deleted_behind_a_gap_that_is_known_is_a_loss_nevertheless() -> None:
+    clock = StillClock()
+    beginnings = Beginnings(clock)
+    log = LogOfABroker({QUEUE: replace(queue_of(range(100, 300)), first=0)})
+    assert len(await batches(log, [QueueRange(QUEUE, 0, 150)], clock, beginnings)) == 1
+    began = clock.slept
+
+    class Deleting(LogOfABroker):
+        async def pull_records(self, *arguments: Any, **options: Any) -> Any:
+            self.logs[QUEUE].first = 200 if clock.slept > began + 12 else 0
+            return await super().pull_records(*arguments, **options)
+
+    deleting = Deleting({QUEUE: replace(queue_of(range(200, 300)), first=0)})
+    with pytest.raises(DataLossError, match="offsets 150 to 199"):
+        await batches(deleting, [QueueRange(QUEUE, 150, 300)], clock, beginnings)
 
 
 async def test_messages_that_a_broker_lacks_for_a_moment_are_read(caplog: pytest.LogCaptureFixture) -> None:
@@ -557,7 +604,7 @@ async def test_a_suggested_machine_that_is_away_is_given_up_for_the_master() -> 
 
 async def test_a_task_that_ends_early_pulls_no_more() -> None:
     log = LogOfABroker({QUEUE: queue_of(range(100_000, 100_100), first=0, end=200_000)})
-    reading = Reading([QueueRange(QUEUE, 0, 200_000)], options(tags="B"), StillClock())
+    reading = Reading([QueueRange(QUEUE, 0, 200_000)], options(tags="B"), StillClock(), Beginnings(StillClock()))
     with anyio.move_on_after(5) as scope:
         async with anyio.create_task_group() as group:
             group.start_soon(reading.run, log)
