@@ -327,7 +327,7 @@ class SendTimeoutError(RequestTimeoutError):
 
 
 class SendManyError(RocketBoxError):
-    """Some messages of a ``send_many`` failed, the others are stored.
+    """Some messages of a ``send_many``, or of a ``send_batch`` that took several requests, failed; others are stored.
 
     ``results`` has one entry for each message, in order: its SendResult, or the error that its send raised.
     """

@@ -158,9 +158,9 @@ class Message:
 
     ``body`` is 1 to 4,194,304 bytes. ``keys`` are words by which the message can be found; ``tag`` is what consumers
     select by. ``hash_key`` picks the queue (``abs(hash % n)`` of Java's String.hashCode), so that messages of one key
-    keep their order. ``delay_level`` 1..18 is one of RocketMQ's delays (1s 5s 10s 30s 1m .. 2h). ``wait_store_ok``
-    False lets a broker acknowledge before its flush. ``compression`` compresses the body whatever its size is, or NONE
-    leaves it as it is; None: the producer decides.
+    keep their order, and travels with the message (``__SHARDINGKEY``). ``delay_level`` 1..18 is one of RocketMQ's
+    delays (1s 5s 10s 30s 1m .. 2h). ``wait_store_ok`` False lets a broker acknowledge before its flush. ``compression``
+    compresses the body whatever its size is, or NONE leaves it as it is; None: the producer decides.
     """
 
     topic: str
@@ -383,7 +383,7 @@ class _HasExtFields(Protocol):
 
 
 class SendResult:
-    """What a broker answered to a send; fields are parsed from its answer when they are asked for.
+    """What a broker answered about a message that was sent; fields are parsed from its answer when they are asked for.
 
     They raise RemoteProtocolError where it is garbled or does not have them; the message is stored all the same.
     """
@@ -408,8 +408,13 @@ class SendResult:
 
     @property
     def offset_msg_id(self) -> str:
-        """The broker's id of the record (of a batch: several, joined with commas)."""
+        """The broker's id of the record."""
         return self._field("msgId")
+
+    @property
+    def ext_fields(self) -> Mapping[str, str]:
+        """All fields of the broker's answer, as it sent them."""
+        return self._response.ext_fields
 
     @property
     def transaction_id(self) -> str | None:

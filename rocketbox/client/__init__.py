@@ -29,6 +29,7 @@ from rocketbox.client.options import (
 )
 from rocketbox.client.producer import Producer
 from rocketbox.client.push_consumer import PushConsumer
+from rocketbox.client.queue_choice import QueueChoice, QueueSelector, QueueTarget
 from rocketbox.client.routes import TopicRoute
 from rocketbox.protocol.admin_bodies import ClusterInfo
 from rocketbox.protocol.codes import PermName
@@ -62,6 +63,9 @@ __all__ = [
     "PulledRecords",
     "PullStatus",
     "PushConsumer",
+    "QueueChoice",
+    "QueueSelector",
+    "QueueTarget",
     "RpcHook",
     "SendContext",
     "SendMiddleware",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rocketbox.errors import ClientError, InvalidGroupError, InvalidMessageError
-from rocketbox.message import MAX_PROPERTIES_BYTES, RESERVED_PROPERTIES, Message, encode_properties
+from rocketbox.message import MAX_PROPERTIES_BYTES, RESERVED_PROPERTIES, Message, Property, encode_properties
 from rocketbox.protocol.codes import CLIENT_INNER_PRODUCER, SEND_FORBIDDEN_TOPICS
 from rocketbox.protocol.namespaces import NO_NAMESPACE, Namespace
 from rocketbox.protocol.tags import is_valid_name
@@ -17,7 +17,6 @@ __all__ = [
     "check_body",
     "check_flag",
     "check_group",
-    "check_hash_key",
     "check_size",
     "check_timeout",
     "check_topic",
@@ -89,20 +88,15 @@ def check_flag(flag: int) -> int:
     return flag
 
 
-def check_hash_key(hash_key: str) -> None:
-    """Raise InvalidMessageError unless it is text."""
-    if not isinstance(hash_key, str):
-        raise InvalidMessageError(f"hash_key is {hash_key!r}, of type {type(hash_key).__name__}; it must be text")
-
-
 def wrong_message(message: object, error: Exception) -> InvalidMessageError:
     """What is wrong with a message out of which another error came: the field of a wrong type, or its text."""
     if not isinstance(message, Message):
         return InvalidMessageError(f"a {type(message).__name__} cannot be sent; make a Message of it")
     if isinstance(error, UnicodeEncodeError):
         return InvalidMessageError(
-            f"the tag, a key or a property of the message to {message.topic!r} holds {error.object[error.start]!r}, "
-            "half of a surrogate pair: that is no character, and there are no bytes for it"
+            f"the tag, a key, the hash_key or a property of the message to {message.topic!r} holds "
+            f"{error.object[error.start]!r}, half of a surrogate pair: that is no character, and there are no bytes "
+            "for it"
         )
     fields: list[tuple[str, object, type | tuple[type, ...], str]] = [
         ("topic", message.topic, str, "text"),
@@ -150,6 +144,8 @@ def message_properties(message: Message, msg_id: str) -> bytes:
         if "\x01" in word or "\x02" in word:
             _refuse_separators(message)
         tag = f"TAGS\x01{word}\x02"
+    if (key := message.hash_key) is not None:
+        tag += _sharding_key(message, key)
     if message.delay_level:
         if not isinstance(message.delay_level, int) or not 0 <= message.delay_level <= MAX_LEVEL:
             raise InvalidMessageError(f"delay_level is {message.delay_level}; it must be 0 (none) or a level from 1 on")
@@ -159,10 +155,26 @@ def message_properties(message: Message, msg_id: str) -> bytes:
     return text if len(text) <= MAX_PROPERTIES_BYTES else check_size(text)
 
 
+def _sharding_key(message: Message, key: str) -> str:
+    """The hash key as servers of 5.x and other clients look for it."""
+    if not isinstance(key, str):
+        raise InvalidMessageError(f"hash_key is {key!r}, of type {type(key).__name__}; it must be text")
+    if not key.strip():
+        raise InvalidMessageError("the hash_key is blank; leave it out (None) instead")
+    if Property.SHARDING_KEY in message.properties:
+        raise InvalidMessageError(
+            f"the message to {message.topic!r} has a hash_key and a property {Property.SHARDING_KEY}, which is where "
+            "that stands; keep one of them"
+        )
+    if "\x01" in key or "\x02" in key:
+        _refuse_separators(message)
+    return f"{Property.SHARDING_KEY}\x01{key}\x02"
+
+
 def _refuse_separators(message: Message) -> None:
     raise InvalidMessageError(
-        f"the tag, a key or a property of the message to {message.topic!r} holds a control character (0x01 or "
-        "0x02); they separate properties"
+        f"the tag, a key, the hash_key or a property of the message to {message.topic!r} holds a control character "
+        "(0x01 or 0x02); they separate properties"
     )
 
 

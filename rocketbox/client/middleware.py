@@ -22,8 +22,9 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from rocketbox.client.outcomes import MessageHandler, Outcomes
+from rocketbox.client.queue_choice import QueueTarget
 from rocketbox.errors import ClientError, HandlerError
-from rocketbox.message import Message, MessageExt, MessageQueue, SendResult
+from rocketbox.message import Message, MessageExt, SendResult
 
 __all__ = [
     "ConsumeContext",
@@ -41,13 +42,16 @@ __all__ = [
 
 @dataclass(slots=True)
 class SendContext:
-    """One send: of one message, or of a batch in one request. Of ``send_many`` each message is a send."""
+    """One send: of one message, or of a batch in one request. Of ``send_many`` each message is a send.
+
+    A ``send_batch`` that takes several requests is several sends.
+    """
 
     producer_group: str
     messages: Sequence[Message]
     timeout: float
     retries: int
-    queue: MessageQueue | None = None
+    queue: QueueTarget | None = None
     one_way: bool = False
     batch: bool = False
 

@@ -13,16 +13,19 @@ from typing import Self
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
+from rocketbox.client.batches import results_of
 from rocketbox.client.checks import check_group, check_timeout
 from rocketbox.client.instance import MQClientInstance, own_or_shared
 from rocketbox.client.middleware import SendContext, chain, result_of
 from rocketbox.client.options import ClientOptions, ProducerOptions
+from rocketbox.client.queue_choice import QueueTarget
 from rocketbox.client.sending import Sender
 from rocketbox.client.tries import Tries
 from rocketbox.client.unbuilt import refuse_unbuilt
 from rocketbox.clock import Clock
 from rocketbox.errors import ClientError, ClientStateError, SendManyError
-from rocketbox.message import Message, MessageQueue, SendResult
+from rocketbox.message import Message, SendResult
+from rocketbox.protocol.prepared_sends import SendRequest
 from rocketbox.remoting.network import Network
 from rocketbox.tasks import Supervisor
 
@@ -101,13 +104,14 @@ class Producer:
     # --- what users call ---------------------------------------------------------------------------------------------
 
     async def send(
-        self, message: Message, *, timeout: float | None = None, queue: MessageQueue | None = None
+        self, message: Message, *, timeout: float | None = None, queue: QueueTarget | None = None
     ) -> SendResult:
         """Send one message and return what the broker answered, within ``timeout`` seconds over all tries.
 
         Tries go round the topic's queues, each on another broker than the one that failed before. A message with a
-        ``hash_key``, or sent to a ``queue``, is tried on that queue only. While nothing was sent, because no broker
-        could be connected, tries go on until the time is over.
+        ``hash_key``, or sent to a ``queue``, is tried on that queue only. ``queue`` may be a function as well, which is
+        given the topic's queues and the message and returns one of them, or QueueChoice.RANDOM: begin with any. While
+        nothing was sent, because no broker could be connected, tries go on until the time is over.
 
         Raises InvalidMessageError and NoRouteError: nothing was sent. ConnectError: nothing was sent.
         SendTimeoutError, ConnectionClosedError: it may have been stored. NotDurableError: it is stored, do not send it
@@ -118,10 +122,12 @@ class Producer:
         retries = options.retry_times_when_send_failed
         if self._around is not None:
             return result_of(await self._around(SendContext(self.group, [message], seconds, retries, queue)))
+        request = self._request(message)
         tries = Tries(self._clock.monotonic(), seconds, retries)
-        return result_of(await self._deliver(self._request(message), tries, queue, message.hash_key))
+        to = None if queue is None else await self._sender.queue_for(queue, message, tries)
+        return result_of(await self._deliver(request, tries, to, message.hash_key))
 
-    async def send_one_way(self, message: Message, *, queue: MessageQueue | None = None) -> None:
+    async def send_one_way(self, message: Message, *, queue: QueueTarget | None = None) -> None:
         """Send one message without an answer: a broker that fails loses it, and nobody is told.
 
         A broker that cannot be connected is no loss: others are tried for ``send_message_timeout``, then ConnectError
@@ -136,27 +142,60 @@ class Producer:
         request.one_way = True
         if queue is None and message.hash_key is None and self._sender.write(request):
             return
-        await self._deliver(request, Tries(self._clock.monotonic(), seconds, retries), queue, message.hash_key)
+        tries = Tries(self._clock.monotonic(), seconds, retries)
+        to = None if queue is None else await self._sender.queue_for(queue, message, tries)
+        await self._deliver(request, tries, to, message.hash_key)
 
     async def send_batch(
-        self, messages: Iterable[Message], *, timeout: float | None = None, queue: MessageQueue | None = None
-    ) -> SendResult:
-        """Send messages of one topic in one request: all of them are stored, one behind the other, or none.
+        self, messages: Iterable[Message], *, timeout: float | None = None, queue: QueueTarget | None = None
+    ) -> list[SendResult]:
+        """Send messages of one topic together and return the result of each, in order.
 
-        Raises InvalidMessageError when there are none, when they differ in topic, ``wait_store_ok`` or ``hash_key``,
-        when one has a delay level or goes to a retry topic, and when together they are larger than max_message_size:
-        nothing is split. Otherwise as :meth:`send`. The result's ``msg_id`` and ``offset_msg_id`` are lists joined by
-        commas.
+        They go in as few requests as max_message_size allows, one after another. All messages of a request are stored,
+        one behind the other in a queue, or none. The requests of a batch may go to different queues, unless its
+        messages have a ``hash_key`` or there is a ``queue``. ``timeout`` is that of each request.
+
+        Raises InvalidMessageError, and nothing was sent, when there are none, when they differ in topic,
+        ``wait_store_ok`` or ``hash_key``, and when one has a delay level, is to be compressed or goes to a retry topic.
+        What fails raises as :meth:`send` does where it is one request; where it is several, SendManyError with every
+        result and error: requests behind one that failed are not sent.
         """
         self._sender.check_open()
         batch = list(messages)
         options = self.options
         seconds = options.send_message_timeout if timeout is None else check_timeout(timeout)
-        retries = options.retry_times_when_send_failed
+        requests = self._sender.batch_requests(batch)
+        results: list[SendResult] = []
+        for part, request in requests:
+            try:
+                result = await self._send_part(batch[part.start : part.end], request, seconds, queue, alone=part.alone)
+            except Exception as error:
+                if len(requests) == 1:
+                    raise
+                unsent = ClientError("it was not sent: a request of the batch before it has failed")
+                raise SendManyError(
+                    [*results, *[error] * (part.end - part.start), *[unsent] * (len(batch) - part.end)]
+                ) from error
+            results += results_of(result, part.end - part.start)
+        return results
+
+    async def _send_part(
+        self,
+        messages: Sequence[Message],
+        request: SendRequest,
+        timeout: float,
+        queue: QueueTarget | None,
+        *,
+        alone: bool,
+    ) -> SendResult:
+        """One request of a batch; one ``alone`` is of a message that is too large to stand in a batch."""
+        retries = self.options.retry_times_when_send_failed
         if self._around is not None:
-            return result_of(await self._around(SendContext(self.group, batch, seconds, retries, queue, batch=True)))
-        tries = Tries(self._clock.monotonic(), seconds, retries)
-        return result_of(await self._deliver(self._sender.batch_request(batch), tries, queue, batch[0].hash_key))
+            context = SendContext(self.group, messages, timeout, retries, queue, batch=not alone)
+            return result_of(await self._around(context))
+        tries = Tries(self._clock.monotonic(), timeout, retries)
+        to = None if queue is None else await self._sender.queue_for(queue, messages[0], tries)
+        return result_of(await self._deliver(request, tries, to, messages[0].hash_key))
 
     async def send_many(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[SendResult]:
         """Send messages each on its own, up to ``send_many_window`` of them in flight, and return results in order.
@@ -229,4 +268,5 @@ class Producer:
         if not isinstance(timeout, int | float) or not timeout > 0:
             raise ClientError(f"a middleware left timeout={timeout!r} in its context; a send has more than 0 seconds")
         tries = Tries(self._clock.monotonic(), timeout, context.retries)
-        return await self._deliver(request, tries, context.queue, messages[0].hash_key)
+        to = None if context.queue is None else await self._sender.queue_for(context.queue, messages[0], tries)
+        return await self._deliver(request, tries, to, messages[0].hash_key)

@@ -19,11 +19,11 @@ from dataclasses import replace
 
 from rocketbox.client.api.send import send_result
 from rocketbox.client.api.stored_names import TOPIC_PROPERTIES
+from rocketbox.client.batches import ELEMENT_BYTES, Part, parts_of
 from rocketbox.client.broker_faults import BrokerFaults, LatencyTable, ShortMemory
 from rocketbox.client.checks import (
     check_body,
     check_flag,
-    check_hash_key,
     check_size,
     check_timeout,
     check_topic,
@@ -36,6 +36,7 @@ from rocketbox.client.lanes import Lane, Lanes, LaneTable
 from rocketbox.client.middleware import result_of
 from rocketbox.client.options import ProducerOptions
 from rocketbox.client.packing import TO_BE_PACKED, Packing
+from rocketbox.client.queue_choice import QueueChoice, QueueTarget, selected
 from rocketbox.client.send_window import FirstTry, SendWindow
 from rocketbox.client.tries import RETRY_CODES, Tries
 from rocketbox.errors import (
@@ -151,8 +152,6 @@ class Sender:
             is_plain = type(body) is bytes and 0 < len(body) < self._packing.plain_below and message.compression is None
             if not is_plain:
                 check_body(topic, body, self.options.max_message_size)
-            if message.hash_key is not None:
-                check_hash_key(message.hash_key)
             born = self._clock.time_ms()
             msg_id = self._instance.unique_ids.next(born)
             properties = message_properties(message, msg_id)
@@ -166,29 +165,55 @@ class Sender:
             raise wrong_message(message, error) from error
         return SendRequest(topic, body, properties, msg_id, born, numbers=numbers)
 
-    def batch_request(self, batch: Sequence[Message]) -> SendRequest:
-        """Checked messages as one, each with an id of its own. Raises InvalidMessageError."""
+    def batch_requests(self, batch: Sequence[Message]) -> list[tuple[Part, SendRequest]]:
+        """Checked messages in as few requests as their size allows, each with an id of its own.
+
+        Raises InvalidMessageError that tells which message breaks a rule.
+        """
         born = self._clock.time_ms()
         first = self._check_batch(batch)
-        elements = []
+        elements: list[tuple[int, bytes, bytes]] = []
         ids = []
         next_id, most = self._instance.unique_ids.next, self.options.max_message_size
-        for message in batch:
+        for index, message in enumerate(batch):
             try:
                 body, flag = message.body, message.flag
                 if type(body) is not bytes or not 0 < len(body) <= most:
                     check_body(message.topic, body, most)
                 msg_id = next_id(born)
                 elements.append((check_flag(flag) if flag else 0, body, message_properties(message, msg_id)))
+            except InvalidMessageError as error:
+                raise _of_batch(index, error) from error
             except (AttributeError, TypeError, UnicodeEncodeError) as error:
-                raise wrong_message(message, error) from error
+                raise _of_batch(index, wrong_message(message, error)) from error
             ids.append(msg_id)
-        body = encode_batch(elements)
-        if len(body) > self.options.max_message_size:
-            raise InvalidMessageError(
-                f"the batch of {len(batch)} messages to {first.topic!r} takes {len(body)} bytes, at most "
-                f"{self.options.max_message_size} are allowed (rocketmq.producer.max-message-size); send smaller ones"
+        sizes = [ELEMENT_BYTES + len(body) + len(properties) for _, body, properties in elements]
+        return [
+            (
+                part,
+                self.request(batch[part.start])
+                if part.alone
+                else self._part(first, elements[part.start : part.end], ids[part.start : part.end], born),
             )
+            for part in parts_of(sizes, most)
+        ]
+
+    def batch_request(self, batch: Sequence[Message]) -> SendRequest:
+        """Checked messages as one request. Raises InvalidMessageError, also when they are too large for one."""
+        (_, request), *more = self.batch_requests(batch)
+        if more:
+            raise InvalidMessageError(
+                f"{len(batch)} messages of a batch to {batch[0].topic!r} take more than "
+                f"{self.options.max_message_size} bytes, which are allowed (rocketmq.producer.max-message-size), after "
+                "a middleware has had them"
+            )
+        return request
+
+    def _part(
+        self, first: Message, elements: Sequence[tuple[int, bytes, bytes]], ids: Sequence[str], born: int
+    ) -> SendRequest:
+        """Messages of a batch as one request; what they have alike is said by ``first``."""
+        body = encode_batch(elements)
         # Only WAIT: a 4.9 broker appends what stands here to every element, a UNIQ_KEY would give them all one id.
         properties = encode_properties({Property.WAIT: "true" if first.wait_store_ok else "false"}) + self._mark
         code = int(RequestCode.SEND_BATCH_MESSAGE)
@@ -210,30 +235,62 @@ class Sender:
     def _check_batch(self, batch: Sequence[Message]) -> Message:
         if not batch:
             raise InvalidMessageError("a batch needs at least one message")
-        first = batch[0]
-        for message in batch:
+        for index, message in enumerate(batch):
             try:
-                if message is first or message.topic != first.topic:
-                    self._check_topic(message.topic)
-                if message.hash_key is not None:
-                    check_hash_key(message.hash_key)
-                if message.delay_level:
-                    raise InvalidMessageError("a message of a batch has a delay_level; send delayed ones one by one")
-                if message.compression not in (None, Compression.NONE):
-                    raise InvalidMessageError(
-                        "a message of a batch has a compression, and batches go as they are; send it one by one"
-                    )
-            except (AttributeError, TypeError) as error:
-                raise wrong_message(message, error) from error
-            if message.topic != first.topic and not self._is_same(message.topic, first.topic):
-                raise InvalidMessageError(f"a batch has one topic; this one has {first.topic!r} and {message.topic!r}")
+                self._check_in_batch(message, batch[0])
+            except InvalidMessageError as error:
+                raise _of_batch(index, error) from error
+        return batch[0]
+
+    def _check_in_batch(self, message: Message, first: Message) -> None:
+        """Raise InvalidMessageError unless the message may stand in a batch with the ``first`` one."""
+        try:
+            topic, hash_key = message.topic, message.hash_key
+            if message is first or topic != first.topic:
+                self._check_topic(topic)
+            if topic.startswith(RETRY_PREFIX):
+                raise InvalidMessageError(f"a batch cannot go to a retry topic ({topic!r})")
+            if message.delay_level:
+                raise InvalidMessageError("a message of a batch has a delay_level; send delayed ones one by one")
+            if message.compression not in (None, Compression.NONE):
+                raise InvalidMessageError(
+                    "a message of a batch has a compression, and batches go as they are; send it one by one"
+                )
+            if topic != first.topic and not self._is_same(topic, first.topic):
+                raise InvalidMessageError(f"a batch has one topic; this one has {first.topic!r} and {topic!r}")
             if message.wait_store_ok != first.wait_store_ok:
                 raise InvalidMessageError("the messages of a batch differ in wait_store_ok")
-            if message.hash_key != first.hash_key:
+            if hash_key != first.hash_key:
                 raise InvalidMessageError("the messages of a batch differ in hash_key, but they all go to one queue")
-        if first.topic.startswith(RETRY_PREFIX):
-            raise InvalidMessageError(f"a batch cannot go to a retry topic ({first.topic!r})")
-        return first
+        except (AttributeError, TypeError) as error:
+            raise wrong_message(message, error) from error
+
+    # --- which queue, where somebody says it -------------------------------------------------------------------------
+
+    async def queue_for(self, target: QueueTarget, message: Message, tries: Tries) -> MessageQueue | None:
+        """The queue that ``queue=`` of a send means; None: the next one. Raises what a user's selector raises."""
+        if isinstance(target, MessageQueue):
+            return target
+        if target is QueueChoice.IN_TURN:
+            return None
+        if target is QueueChoice.RANDOM:
+            if message.hash_key is not None:
+                raise InvalidMessageError("a message has a hash_key, which chooses its queue, and queue= says RANDOM")
+            self._turn = self._clock.random.getrandbits(31)
+            return None
+        if not callable(target):
+            raise InvalidMessageError(
+                f"queue={target!r} is {type(target).__name__}; it must be a MessageQueue, a QueueChoice, or a function "
+                "of the queues and the message that returns one of them"
+            )
+        self.check_open()
+        said = message.topic
+        topic = self._topics.get(said) or self._check_topic(said)
+        lanes = self.lanes.get(topic)
+        if lanes is None:
+            lanes = await self.lanes.find(topic, tries.deadline - tries.now)
+            tries.now = self._clock.monotonic()
+        return selected(target, [lane.queue for lane in lanes.all], message)
 
     # --- tries -------------------------------------------------------------------------------------------------------
 
@@ -481,6 +538,10 @@ class Sender:
             if last is None:
                 raise
             return last
+
+
+def _of_batch(index: int, error: InvalidMessageError) -> InvalidMessageError:
+    return InvalidMessageError(f"message {index} of the batch: {error}")
 
 
 def _too_large(topic: str, error: LocalProtocolError) -> InvalidMessageError:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from rocketbox.client import Producer
+from rocketbox.client import Producer, QueueTarget
 from rocketbox.errors import ConfigurationError, Finding, InvalidMessageError
 from rocketbox.message import Compression, Message, SendResult
 from rocketbox.template.converters import JsonMessageConverter, MessageConverter
@@ -27,10 +27,11 @@ class RocketMQTemplate:
 
     Options are the same for every verb: ``keys`` (one or several words by which the message is found), ``tag`` (the
     same as in the destination), ``hash_key`` (messages of one key go to one queue; their order holds when each send is
-    awaited before the next), ``delay`` (one of RocketMQ's delay levels), ``timeout`` (over all tries), ``headers``
-    (properties of the message), ``compression`` (how the body is compressed, whatever its size; NONE: not at all; the
-    producer's settings decide when it is not said), ``cluster`` (the name of a further cluster that the message goes
-    to, ``rocketmq.clusters.<name>``; the template's own when it is not said).
+    awaited before the next), ``queue`` (a queue; a function that is given the topic's queues and the message and
+    returns one of them; or QueueChoice.RANDOM), ``delay`` (one of RocketMQ's delay levels), ``timeout`` (over all
+    tries), ``headers`` (properties of the message), ``compression`` (how the body is compressed, whatever its size;
+    NONE: not at all; the producer's settings decide when it is not said), ``cluster`` (the name of a further cluster
+    that the message goes to, ``rocketmq.clusters.<name>``; the template's own when it is not said).
 
     Times are a timedelta or text with a unit (``"30s"``, ``"1m"``); ``timeout`` also a number of seconds.
 
@@ -64,6 +65,7 @@ class RocketMQTemplate:
         keys: str | Sequence[str] | None = None,
         tag: str | None = None,
         hash_key: str | None = None,
+        queue: QueueTarget | None = None,
         delay: timedelta | str | None = None,
         timeout: timedelta | str | float | None = None,
         headers: Mapping[str, object] | None = None,
@@ -81,7 +83,7 @@ class RocketMQTemplate:
             headers=headers,
             compression=compression,
         )
-        return await self._to(cluster).send(message, timeout=timeout_seconds(timeout))
+        return await self._to(cluster).send(message, timeout=timeout_seconds(timeout), queue=queue)
 
     @expects_await
     async def send_one_way(
@@ -92,6 +94,7 @@ class RocketMQTemplate:
         keys: str | Sequence[str] | None = None,
         tag: str | None = None,
         hash_key: str | None = None,
+        queue: QueueTarget | None = None,
         delay: timedelta | str | None = None,
         headers: Mapping[str, object] | None = None,
         compression: Compression | None = None,
@@ -108,7 +111,7 @@ class RocketMQTemplate:
             headers=headers,
             compression=compression,
         )
-        await self._to(cluster).send_one_way(message)
+        await self._to(cluster).send_one_way(message, queue=queue)
 
     @expects_await
     async def send_batch(
@@ -118,13 +121,21 @@ class RocketMQTemplate:
         *,
         keys: str | Sequence[str] | None = None,
         tag: str | None = None,
+        hash_key: str | None = None,
+        queue: QueueTarget | None = None,
         timeout: timedelta | str | float | None = None,
         headers: Mapping[str, object] | None = None,
         cluster: str | None = None,
-    ) -> SendResult:
-        """Send the payloads in one request, stored together or not at all; the broker takes no delay on a batch."""
-        messages = [self.to_message(destination, payload, keys=keys, tag=tag, headers=headers) for payload in payloads]
-        return await self._to(cluster).send_batch(messages, timeout=timeout_seconds(timeout))
+    ) -> list[SendResult]:
+        """Send the payloads together and return the result of each, in order; the broker takes no delay on a batch.
+
+        They go in as few requests as their size needs; those of one request are stored together or not at all.
+        """
+        messages = [
+            self.to_message(destination, payload, keys=keys, tag=tag, hash_key=hash_key, headers=headers)
+            for payload in payloads
+        ]
+        return await self._to(cluster).send_batch(messages, timeout=timeout_seconds(timeout), queue=queue)
 
     @expects_await
     async def send_many(

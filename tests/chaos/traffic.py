@@ -71,7 +71,7 @@ class Traffic:
         for number in itertools.count():
             entries = [self._entry(sender, 10 * number + each) for each in range(self._chance.randrange(1, 10))]
             try:
-                result = await producer.send_batch(
+                result, *_ = await producer.send_batch(
                     [Message(TOPIC, entry.body, tag=entry.tag, keys=(entry.key,)) for entry in entries]
                 )
             except RocketBoxError:

@@ -106,13 +106,16 @@ async def test_the_messages_of_a_key_keep_their_order(name_server: str, topic: s
 
 async def test_a_batch_is_stored_together(name_server: str, topic: str) -> None:
     async with sending(name_server, topic) as producer:
-        result = await producer.send_batch([Message(topic, b"%d" % number, tag="B") for number in range(10)])
+        results = await producer.send_batch([Message(topic, b"%d" % number, tag="B") for number in range(10)])
     seen = Seen()
     async with consuming(name_server, topic, seen.handle, expression="B"):
         await seen.wait_for(10)
     assert sorted(seen.bodies) == [b"%d" % number for number in range(10)]
-    assert {message.queue_id for message in seen.messages} == {result.queue.queue_id}
-    assert sorted(message.msg_id for message in seen.messages) == sorted(result.msg_id.split(","))
+    told = {(each.body, each.msg_id, each.offset_msg_id, each.queue_id, each.queue_offset) for each in seen.messages}
+    assert told == {
+        (b"%d" % number, each.msg_id, each.offset_msg_id, each.queue.queue_id, each.queue_offset)
+        for number, each in enumerate(results)
+    }
 
 
 async def test_many_in_flight_and_one_way(name_server: str, topic: str) -> None:

@@ -111,16 +111,17 @@ async def test_many_are_all_stored_and_results_tell_where(tmp_path: Path) -> Non
 async def test_batch_is_stored_message_by_message(tmp_path: Path) -> None:
     async with servers(tmp_path) as cluster, Producer("desk", name_server=cluster.name_server_address) as producer:
         batch = [Message("T", b"b%d" % number, tag=f"t{number}", keys=[f"k{number}"]) for number in range(3)]
-        result = await producer.send_batch(batch)
+        results = await producer.send_batch(batch)
         async with Admin(cluster.name_server_address) as admin:
-            found = await admin.pull(result.queue, result.queue_offset)
+            found = await admin.pull(results[0].queue, results[0].queue_offset)
             assert [(message.body, message.tag, message.keys) for message in found.messages] == [
                 (b"b0", "t0", ("k0",)),
                 (b"b1", "t1", ("k1",)),
                 (b"b2", "t2", ("k2",)),
             ]
-            assert ",".join(message.msg_id for message in found.messages) == result.msg_id
-            assert ",".join(message.offset_msg_id for message in found.messages) == result.offset_msg_id
+            for message, result in zip(found.messages, results, strict=True):
+                assert (message.msg_id, message.offset_msg_id) == (result.msg_id, result.offset_msg_id)
+                assert (message.queue, message.queue_offset) == (result.queue, result.queue_offset)
 
 
 @pytest.mark.parametrize("way", [Compression.ZLIB, Compression.LZ4, Compression.ZSTD])

@@ -217,7 +217,6 @@ class Clients:
         """What is not acknowledged is sent again; of some that were sent each on its own, it is given up."""
         for body in bodies:
             self._history.tries(body)
-        answer: SendResult | list[SendResult] | None = None
         try:
             answer = await sends
         except SendManyError as failed:
@@ -227,13 +226,12 @@ class Clients:
             await asyncio.sleep(self._random.uniform(0.5, 2.0))
             return
         else:
-            results = answer if isinstance(answer, list) else [answer] * len(bodies)
+            results = answer if isinstance(answer, list) else [answer]
         self._numbers[stream] += len(bodies)
-        for number, (body, result) in enumerate(zip(bodies, results, strict=True)):
+        for body, result in zip(bodies, results, strict=True):
             if isinstance(result, SendResult):
-                offset = result.queue_offset + (number if isinstance(answer, SendResult) else 0)
                 place = (result.topic, result.broker_name, result.queue.queue_id)
-                self._history.sent(body, place, offset)
+                self._history.sent(body, place, result.queue_offset)
 
     # --- members of groups -------------------------------------------------------------------------------------------
 

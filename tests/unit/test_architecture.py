@@ -120,8 +120,8 @@ LADDER: dict[str, str] = {
 
 # Inside the client: a module may import those of lower rungs, and no other.
 CLIENT_RUNGS = (
-    "api allocation broker_faults checks credentials failure_log message_source name_servers namespace_header "
-    "outcomes pull_gate rebalance refusals routes",
+    "api allocation batches broker_faults checks credentials failure_log message_source name_servers namespace_header "
+    "outcomes pull_gate queue_choice rebalance refusals routes",
     "middleware route_table",
     "options",
     "cached_bytes heartbeats identity member_requests packing unbuilt",

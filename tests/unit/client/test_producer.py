@@ -30,7 +30,7 @@ from rocketbox.errors import (
     SendManyError,
     SendTimeoutError,
 )
-from rocketbox.message import Message, MessageQueue, SendResult, SendStatus, decode_properties
+from rocketbox.message import Compression, Message, MessageQueue, SendResult, SendStatus, decode_properties
 from rocketbox.protocol.codes import RequestCode, ResponseCode, SerializeType
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.stored_message import decode_batch
@@ -816,7 +816,7 @@ async def test_batch_is_one_request_with_the_ids_of_its_messages() -> None:
     async with ScriptedCluster(VirtualClock()) as cluster:
         cluster.add_topic("T")
         async with producer_of(cluster) as producer:
-            result = await producer.send_batch([Message("T", b"b0", tag="TagA"), Message("T", b"b1", keys=["k"])])
+            results = await producer.send_batch([Message("T", b"b0", tag="TagA"), Message("T", b"b1", keys=["k"])])
         (request,) = cluster.broker.sends
     assert request.code == RequestCode.SEND_BATCH_MESSAGE
     assert request.ext_fields["m"] == "true"
@@ -826,7 +826,7 @@ async def test_batch_is_one_request_with_the_ids_of_its_messages() -> None:
     stored = [decode_properties(element.properties) for element in elements]
     assert stored[0]["TAGS"] == "TagA"
     assert stored[1]["KEYS"] == "k"
-    assert result.msg_id == ",".join(properties["UNIQ_KEY"] for properties in stored)
+    assert [result.msg_id for result in results] == [properties["UNIQ_KEY"] for properties in stored]
 
 
 @pytest.mark.parametrize(
@@ -839,7 +839,10 @@ async def test_batch_is_one_request_with_the_ids_of_its_messages() -> None:
         ([message(delay_level=1)], "delay_level"),
         ([message("%RETRY%g")], "retry topic"),
         ([message(), Message("T", b"")], "empty"),
-        ([Message("T", b"x" * 600), Message("T", b"x" * 600)], "max-message-size"),
+        ([message(), Message("T", b"x" * 1001)], "message 1 of the batch: .* 1001 bytes, at most 1000 are allowed"),
+        ([message(), message(), message(tag=" ")], "message 2 of the batch: the tag is blank"),
+        ([message(), message(compression=Compression.ZLIB)], "message 1 of the batch: .*compression"),
+        ([message(), "text"], "message 1 of the batch: a str cannot be sent"),
     ],
 )
 async def test_batch_that_breaks_a_rule_is_not_sent(messages: list[Message], reason: str) -> None:
