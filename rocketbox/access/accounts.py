@@ -8,6 +8,7 @@ Source: own design, for what Apache RocketMQ 4.9.7 ``PlainPermissionManager`` an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from rocketbox.access.resources import Need
@@ -77,6 +78,8 @@ class Accounts(Protocol):
     """The code of every refusal."""
     unsigned: str
     """The remark to a request without an access key."""
+    on_change: list[Callable[[], None]]
+    """Called in the loop when an account came or went, or may something else from now on."""
 
     def find(self, access_key: str) -> Account | None:
         """The account, if it is there and not disabled."""

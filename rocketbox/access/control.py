@@ -115,6 +115,16 @@ class AccessControl:
             return self._refuse(connection, request, remark, "its user is gone")
         return self._answer(connection, request, account, needs, host)
 
+    def may_still(self, connection: Connection, access_key: str | None, needs: Iterable[Need]) -> bool:
+        """Whether who has signed over a connection with this access key (None: with none) would be let through now."""
+        host = _host(connection)
+        if self.accounts.trusts(host, access_key):
+            return True
+        account = None if access_key is None else self.accounts.find(access_key)
+        return account is not None and all(
+            self.accounts.may_ask(need) or account.refusal(need, host) is None for need in needs
+        )
+
     def user_of(self, request: RemotingCommand) -> Account | None:
         """Who has signed a request that :meth:`guard` has let through; None for one that needed no signature."""
         access_key = request.ext_fields.get(ACCESS_KEY)

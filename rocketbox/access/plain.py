@@ -9,7 +9,7 @@ Source: Apache RocketMQ 4.9.7 ``PlainPermissionManager``, ``PlainAccessValidator
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Flag
 
@@ -120,6 +120,7 @@ class PlainAccounts:
     unsigned = f"{_EXCEPTION}No accessKey is configured"
 
     def __init__(self, table: PlainTable | None = None) -> None:
+        self.on_change: list[Callable[[], None]] = []
         self._inner: Account | None = None
         self.replace(table or PlainTable())
 
@@ -127,6 +128,8 @@ class PlainAccounts:
         """From now on this table counts."""
         self.table = table
         self._accounts = {name: account.account() for name, account in table.accounts.items()}
+        for tell in self.on_change:
+            tell()
 
     def admit_inner(self, account: Account) -> None:
         """Know one more account, which is not in the file: the servers' own."""

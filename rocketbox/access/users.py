@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -94,6 +94,7 @@ class UserTable:
     unsigned = "username cannot be null."
 
     def __init__(self, *, authorize: bool = True) -> None:
+        self.on_change: list[Callable[[], None]] = []
         self._authorize = authorize
         self._file: ChangeFile | None = None
         self._users: dict[str, User] = {}
@@ -259,6 +260,8 @@ class UserTable:
             self._accounts.pop(user.name, None)
 
     def _changed(self) -> int:
+        for tell in self.on_change:
+            tell()
         return 0 if self._file is None else self._file.mark()
 
 

@@ -264,6 +264,11 @@ class Broker:
             if access is not None and access.file is not None:
                 tasks.start("read accounts again", access.file.watch)
             tasks.start("drop silent clients", self._housekeeping.run)
+            if access is not None:
+                on_change = access.control.accounts.on_change  # of the name server beside this broker too
+                on_change.append(self._housekeeping.rights_changed)
+                stack.callback(on_change.remove, self._housekeeping.rights_changed)
+                tasks.start("drop who may not be members", self._housekeeping.follow_rights, access.control)
             self.persister.start(tasks)
             self.delayed.start(tasks)
             stack.callback(self.delayed.end)

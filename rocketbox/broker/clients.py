@@ -37,12 +37,16 @@ ConnectionT = TypeVar("ConnectionT", bound=Hashable)
 
 @dataclass(slots=True)
 class ClientChannel:
-    """A client as one of its heartbeats described it; ``last_update`` is on the monotonic clock."""
+    """A client as one of its heartbeats described it; ``last_update`` is on the monotonic clock.
+
+    ``access_key`` is whose heartbeat it was, where access control asks for signatures.
+    """
 
     client_id: str
     language: int
     version: int
     last_update: float
+    access_key: str | None = None
 
 
 @dataclass(slots=True)
@@ -98,6 +102,10 @@ class Memberships(Generic[ConnectionT]):
 
     def __len__(self) -> int:
         return len(self._beats)
+
+    def __iter__(self) -> Iterator[tuple[ConnectionT, str]]:
+        """All that there are now, each connection with one of its groups."""
+        return iter(list(self._beats))
 
     def of(self, connection: ConnectionT) -> Collection[str]:
         return self._groups.get(connection, ())
@@ -233,6 +241,12 @@ class ConsumerTable(Generic[ConnectionT]):
         if channel is not None and channel.client_id == client_id:
             self._remove(group, [connection])
 
+    def drop(self, connection: ConnectionT, name: str) -> None:
+        """Forget a connection in one group, if it is in it; the other members are told."""
+        group = self._groups.get(name)
+        if group is not None and connection in group.channels:
+            self._remove(group, [connection])
+
     def on_close(self, connection: ConnectionT) -> None:
         """Forget a connection in all groups; their other members are told."""
         for name in list(self.memberships.of(connection)):
@@ -288,6 +302,10 @@ class ProducerTable(Generic[ConnectionT]):
         """The producers of a group (a copy)."""
         return dict(self._groups.get(group, {}))
 
+    def channel(self, connection: ConnectionT, group: str) -> ClientChannel | None:
+        """How a connection described itself as a producer of a group."""
+        return self._groups.get(group, {}).get(connection)
+
     def register(self, group: str, connection: ConnectionT, channel: ClientChannel) -> None:
         """Take a heartbeat in. Raises LimitError when there are too many groups, or the connection is in too many."""
         if group not in self._groups and len(self._groups) >= self._most:
@@ -302,6 +320,11 @@ class ProducerTable(Generic[ConnectionT]):
         channels = self._groups.get(group, {})
         channel = channels.get(connection)
         if channel is not None and channel.client_id == client_id:
+            self._remove(group, connection)
+
+    def drop(self, connection: ConnectionT, group: str) -> None:
+        """Forget a connection in one group, if it is in it."""
+        if connection in self._groups.get(group, {}):
             self._remove(group, connection)
 
     def on_close(self, connection: ConnectionT) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Iterator, Mapping
 from typing import NamedTuple
 
 from rocketbox.access.resources import Action, Need, group_need, topic_need
+from rocketbox.broker.client_housekeeping import membership_needs
 from rocketbox.broker.clients import ClientChannel
 from rocketbox.broker.context import BrokerContext
 from rocketbox.broker.limits import LimitError
@@ -29,6 +30,7 @@ from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import GetConsumerListByGroupRequestHeader, UnregisterClientRequestHeader
 from rocketbox.protocol.loose_json import Steps, loads_in_steps
 from rocketbox.remoting.connection import Connection, RequestHandler
+from rocketbox.remoting.signing import ACCESS_KEY
 
 __all__ = ["ClientHandler"]
 
@@ -93,13 +95,23 @@ class ClientHandler:
         refusal = self._refusal(connection, request, _beat_needs(beat))
         if refusal is not None:
             return _Answer(refusal, [])
-        channel = ClientChannel(beat.client_id, request.language, request.version, self._clock.monotonic())
+        channel = ClientChannel(
+            beat.client_id,
+            request.language,
+            request.version,
+            self._clock.monotonic(),
+            request.ext_fields.get(ACCESS_KEY),
+        )
         new_topics: list[str] = []
         refused: LimitError | None = None
         groups: list[ProducerData | ConsumerData] = [*beat.producer_data_set, *beat.consumer_data_set]
         for number, group in enumerate(groups, 1):
             if connection.closed:  # it was forgotten, which must not come before what is noted here
                 break
+            if number > GROUPS_OF_A_STEP:  # meanwhile its rights may have been taken, and it was dropped
+                refusal = self._refusal(connection, request, _group_needs(group))
+                if refusal is not None:
+                    return _Answer(refusal, new_topics)
             try:
                 if isinstance(group, ConsumerData):
                     new_topics += self._register_consumer(connection, channel, group, without_sub=beat.without_sub)
@@ -252,9 +264,12 @@ class ClientHandler:
 def _beat_needs(beat: HeartbeatData) -> Iterator[Need]:
     """To consume in each group that a client says it is of, and from each topic it says it wants."""
     for consumer in beat.consumer_data_set:
-        yield group_need(consumer.group_name, Action.SUB)
-        for subscription in consumer.subscription_data_set:
-            yield topic_need(subscription.topic, Action.SUB)
+        yield from _group_needs(consumer)
+
+
+def _group_needs(group: ProducerData | ConsumerData) -> Iterator[Need]:
+    if isinstance(group, ConsumerData):
+        yield from membership_needs(group.group_name, (each.topic for each in group.subscription_data_set))
 
 
 def _lock_needs(body: LockBatchRequestBody) -> Iterator[Need]:
