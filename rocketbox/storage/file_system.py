@@ -4,7 +4,8 @@ What the broker's store and the client do to files goes through :class:`Storage`
 fails or forgets. Which file holds what, and when it must be synced, is left to the callers. Calls block; several
 threads may make them, though never two on one file's same bytes. Paths are text.
 
-Errors are the operating system's own (OSError), but for a lock that another process holds.
+Errors are the operating system's own (OSError), but for a lock that another process holds. Directories may be
+symbolic links, as where a store's log is on another disk; files may not.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ __all__ = [
     "Storage",
     "StorageFile",
 ]
+
+
+LINK_IN_THE_WAY = "a symbolic link stands in place of the file; put the file itself there (directories may be links)"
 
 
 class StorageFile(Protocol):
@@ -102,7 +106,10 @@ class Storage(Protocol):
     """A file system."""
 
     def open(self, path: str, *, create: bool = False) -> StorageFile:
-        """Open for reading and writing. ``create`` makes a new, empty file if there is none."""
+        """Open for reading and writing. ``create`` makes a new, empty file if there is none.
+
+        A symbolic link in its place is not followed: OSError with errno ELOOP.
+        """
 
     def exists(self, path: str) -> bool: ...
 
@@ -135,6 +142,16 @@ class Storage(Protocol):
 
         The file is made if there is none; what it holds stays.
         """
+
+
+def _open(path: str, flags: int) -> int:
+    """Open a file, and not what a symbolic link in its place leads to: that would be written over."""
+    try:
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        if error.errno == errno.ELOOP and os.path.islink(path):
+            raise OSError(errno.ELOOP, LINK_IN_THE_WAY, path) from None
+        raise
 
 
 class _RealFile:
@@ -213,7 +230,7 @@ class _RealLock:
             else:
                 if (found.st_dev, found.st_ino) in self._held:  # opening and closing it would drop the kernel's lock
                     raise StoreLockedError(directory)
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = _open(path, os.O_RDWR | os.O_CREAT)
             try:
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)
                 found = os.fstat(fd)
@@ -256,7 +273,7 @@ class _SharedLock:
             found = os.stat(path)
             if (found.st_dev, found.st_ino) in _RealLock._held:
                 raise StoreLockedError(os.path.dirname(path))
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._fd = _open(path, os.O_RDONLY)
             try:
                 fcntl.lockf(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)
             except OSError as error:
@@ -282,8 +299,7 @@ class RealStorage:
         self._mode = os.O_RDONLY if read_only else os.O_RDWR
 
     def open(self, path: str, *, create: bool = False) -> StorageFile:
-        flags = self._mode | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return _RealFile(path, os.open(path, flags, 0o644))
+        return _RealFile(path, _open(path, self._mode | (os.O_CREAT if create else 0)))
 
     def exists(self, path: str) -> bool:
         return os.path.lexists(path)

@@ -13,6 +13,7 @@ Source: Apache RocketMQ 5.x ``ConfigManager``, ``MixAll.string2File``.
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 import zlib
@@ -63,6 +64,8 @@ class ConfigFile:
             try:
                 text, found = self._read(path)
             except (OSError, ValueError, RecursionError) as error:
+                if isinstance(error, OSError) and error.errno == errno.ELOOP:  # no damage: the one before is no better
+                    raise StoreError(f"cannot use {path}: {error.strerror}") from error
                 wrong.append(f"{path} ({error})")
                 continue
             if wrong:
