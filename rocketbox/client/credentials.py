@@ -9,7 +9,7 @@ requests (``remoting.acl``) has the keys of the moment, and :class:`KeyKeeper` p
     keys with an end: after three        | asked again after 1, 2, 4 ... 30 s
     quarters of the time that is left    |
     keys without an end: every minute    |
-    a server does not take the keys: now |
+    a server does not take the keys: now | not before that
 
 Source: own design; the key file is that of Apache RocketMQ 4.x ``SessionCredentials`` (``~/key``), the YAML that of its
 ``tools.yml``.
@@ -62,8 +62,10 @@ class CredentialsProvider(Protocol):
         """The keys to sign with from now on, with ``expires_at`` where they end.
 
         Called at the start of a client, which waits for it, and then in a task of its own: each minute, or before the
-        keys end, and when a server does not take them. It has 10 s. What it raises is logged by its type and line only,
-        since its words may quote a key; the client goes on with the keys that it has.
+        keys end, and when a server does not take them. It has 10 s, and is cancelled then, as at the client's stop:
+        that must come through (no bare ``except`` in a loop), or the stop waits for it as long as a stop may take. What
+        it raises is logged by its type and line only, since its words may quote a key; the client goes on with the keys
+        that it has.
         """
 
 
@@ -232,7 +234,7 @@ class KeyKeeper:
         while True:
             with self._clock.move_on_after(max(0.0, self._due - self._clock.monotonic())):
                 await self._wanted.wait()
-                await self._clock.sleep(max(0.0, self._asked_at + SHORTEST_WAIT - self._clock.monotonic()))
+                await self._clock.sleep(max(0.0, self._next_look() - self._clock.monotonic()))
             self._wanted = anyio.Event()
             try:
                 self._take(await self._settled())
@@ -246,13 +248,22 @@ class KeyKeeper:
         self._wanted.set()
 
     async def found_new(self, patience: float) -> bool:
-        """Look, for at most ``patience`` seconds; whether the keys are newer than what a server may know of them."""
-        if not self._is_recent():
+        """Look, for at most ``patience`` seconds; whether the keys are newer than what a server may know of them.
+
+        At once, where they are looked at later only, since that has failed.
+        """
+        if not self._is_recent() and self._next_look() - self._clock.monotonic() <= patience:
             answered = self._answered
             self.look()
             with self._clock.move_on_after(patience):
                 await answered.wait()
         return self._is_recent()
+
+    def _next_look(self) -> float:
+        """When new keys are asked for, if a server does not take those that there are."""
+        if self._failures and not isinstance(self._provider, CredentialsFile):
+            return self._due  # a vault that is down is not asked more often by those who wait for it
+        return self._asked_at + SHORTEST_WAIT
 
     def _is_recent(self) -> bool:
         return self._clock.monotonic() - self._renewed_at < RECENT

@@ -32,7 +32,7 @@ from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.acl import RequestSigner
 from tests.support.client.scripted_cluster import ScriptedCluster
 from tests.support.clocks import VirtualClock
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
 
@@ -288,6 +288,50 @@ async def test_a_send_with_wrong_keys_is_refused_when_there_are_no_newer_ones_an
                 await clock.advance(3)
         assert len(cluster.broker.sends) == 50
         assert vault.asked <= 3
+
+
+async def test_a_provider_that_fails_is_asked_ever_more_seldom_though_every_send_is_refused() -> None:
+    clock = VirtualClock()
+    vault = Vault(keys(1), ConnectionError("the vault is down"))
+    async with ScriptedCluster(clock) as cluster:
+        cluster.add_topic("T", queues=1)
+        cluster.broker.on_send = lambda request: RemotingCommand.response(16, "check signature failed.")
+        async with instance_of(cluster, vault) as instance, Producer("PG", instance=instance) as producer:
+
+            async def send() -> None:
+                for _ in range(120):
+                    with pytest.raises(AccessDeniedError):
+                        await producer.send(Message("T", b"x"))
+                    await clock.sleep(0.5)
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(send)
+                await clock.advance(80)
+                assert len(cluster.broker.sends) == 120, "few of them wait for who fails"
+                assert vault.asked <= 1 + 7, "a second after the start, then after 1, 2, 4, 8, 16 and 30 s"
+
+
+async def test_a_provider_that_swallows_a_cancellation_holds_up_no_stop() -> None:
+    clock = VirtualClock()
+    swallowed: list[str] = []
+
+    class Careless(CredentialsProvider):
+        async def credentials(self) -> Credentials:
+            if not clock.monotonic() > began:
+                return keys(1)
+            try:
+                await anyio.sleep_forever()
+            except BaseException as error:
+                swallowed.append(type(error).__name__)
+            return keys(2)
+
+    began = clock.monotonic()
+    async with ScriptedCluster(clock) as cluster:
+        with anyio.fail_after(PATIENCE):
+            async with instance_of(cluster, Careless()):
+                await clock.advance(61)
+                assert swallowed == []
+    assert len(swallowed) == 1
 
 
 async def test_nothing_goes_out_unsigned_before_there_are_keys() -> None:
