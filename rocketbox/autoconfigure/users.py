@@ -75,6 +75,10 @@ class User:
         return self.namespace is not None or self.namespace_v2 is not None
 
     def __str__(self) -> str:
+        return self.told()
+
+    def told(self, which: str = "") -> str:
+        """Who it is, with ``which`` behind its keys."""
         match self.credentials:
             case None:
                 signs = "signs nothing"
@@ -85,7 +89,7 @@ class User:
             case CredentialsBean(label=label):
                 signs = f"signs with the keys of bean {label}"
         namespace = self.namespace or self.namespace_v2
-        return f"{signs}, namespace {namespace}" if namespace else signs
+        return f"{signs}{which}, namespace {namespace}" if namespace else f"{signs}{which}"
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,11 @@ class ClientPlan:
         )
 
     def __str__(self) -> str:
-        return f"{self.user}, used by {', '.join(self.used_by) or 'beans that ask for it'}"
+        return self.told()
+
+    def told(self, which: str = "") -> str:
+        """Who it is and who uses it; ``which`` tells its user from another one that is shown alike."""
+        return f"{self.user.told(which)}, used by {', '.join(self.used_by) or 'beans that ask for it'}"
 
 
 @dataclass(frozen=True)
@@ -127,8 +135,9 @@ class ClusterClients:
         """A line for each client, where there are several, or where one signs."""
         if len(self.clients) > 1 or self.clients[0].user != User():
             of_cluster = f" of cluster {cluster}" if cluster else ""
+            keys = list(dict.fromkeys(client.user.credentials for client in self.clients))
             for client in self.clients:
-                yield f"client{of_cluster}: name server {name_server}, {client}"
+                yield f"client{of_cluster}: name server {name_server}, {client.told(_which(client.user, keys))}"
 
 
 @dataclass
@@ -153,6 +162,15 @@ class ClientInstances:
     def group(self, name: str) -> MQClientInstance:
         """What a group's listeners consume over."""
         return self.running[self.plan.groups[name]]
+
+
+def _which(user: User, keys: Sequence[object]) -> str:
+    """What tells a user from others of these keys whose access keys begin as his, which is all that is shown."""
+    own = user.credentials
+    if not isinstance(own, Credentials):
+        return ""
+    alike = [each for each in keys if isinstance(each, Credentials) and each.who == own.who]
+    return f" (key {alike.index(own) + 1} of {len(alike)} that begin so)" if len(alike) > 1 else ""
 
 
 def users_of(cluster: ClusterProperties, keys: CredentialsBean | None = None) -> dict[str, User]:

@@ -245,6 +245,18 @@ def test_the_clients_are_told_by_check_and_no_key_is(service: ServiceMaker) -> N
     assert "publisher" not in output
 
 
+def test_users_whose_keys_begin_alike_are_told_apart(service: ServiceMaker) -> None:
+    text = BASE + keys("producer", "flight-out") + keys("consumer", "flight-in")
+    lines = list(module_of(service, text, listener()).app.look().describe_clients())
+    assert lines == [
+        "client: name server ns:9876, signs as flig... (key 1 of 2 that begin so), used by producer group flights",
+        "client: name server ns:9876, signs as flig... (key 2 of 2 that begin so), used by listener group board",
+    ]
+    same = BASE + keys("producer", "flight-out") + keys("consumer", "flight-out")
+    source = listener() + listener("audit", namespace="team")
+    assert "begin so" not in "".join(module_of(service, same, source).app.look().describe_clients())
+
+
 def test_one_client_that_signs_nothing_is_not_worth_a_line(service: ServiceMaker) -> None:
     assert list(module_of(service, BASE, listener()).app.look().describe_clients()) == []
 
