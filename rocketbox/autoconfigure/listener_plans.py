@@ -16,6 +16,7 @@ from rocketbox.autoconfigure import rocketmq
 from rocketbox.autoconfigure.key_rules import key_file_warnings, key_findings
 from rocketbox.autoconfigure.kinds import DeclaredListener, ListenerKind, ListenerPlan, Planning
 from rocketbox.autoconfigure.listening import cluster_settings
+from rocketbox.autoconfigure.long_names import long_names
 from rocketbox.autoconfigure.properties import ClusterProperties, RocketMQProperties, cluster_prefix
 from rocketbox.autoconfigure.scan import Marked
 from rocketbox.autoconfigure.service import Service, of_cluster
@@ -118,6 +119,7 @@ class ListenerPlanner:
             of_cluster_ = [plan for plan in plans if (plan.cluster or "") == cluster]
             self.clients.clusters[cluster] = plan_clients(own, of_cluster_, self._keys_of(cluster, own))
         self.findings += key_findings(self.properties, self.clients.clusters, self.service.where)
+        self.findings += long_names(self.properties, self.clients, plans, self.service.where)
         self.warnings += key_file_warnings(self.properties, self.clients.clusters, self.service.where)
         self._warn_of_unknown_groups(clusters, everything)
 

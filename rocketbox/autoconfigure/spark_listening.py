@@ -103,6 +103,10 @@ class SparkPlan:
         return self.signature.where
 
     @property
+    def topics(self) -> tuple[str, ...]:
+        return (self.topic,)
+
+    @property
     def user(self) -> UserOptions:
         """That of its group, else the cluster's; Spark's processes have clients of their own, of the same user."""
         return UserOptions(**{name: self.options[name] for name in _OF_THE_USER})
