@@ -96,6 +96,10 @@ class EmbeddedOptions:
             raise ConfigurationError(findings)
         return options
 
+    def enforces_tls(self) -> bool:
+        """Whether clients without TLS are refused. Raises ConfigurationError with everything that is wrong."""
+        return tls_options_of(self.broker_options()).mode is TlsMode.ENFORCING
+
     def _exposure(self, options: BrokerOptions) -> list[Finding]:
         """That the servers could be reached from other machines and are not protected, unless that is allowed."""
         missing, prefix = missing_protection(options), self.prefix
@@ -194,6 +198,8 @@ class EmbeddedServers(LocalServers):
 
     def _trusts_everybody(self) -> None:
         """Refuse a file of accounts that lets everybody in where other machines can reach the servers."""
+        if is_loopback(self.options.host):
+            return
         prefix = self.options.prefix
         what = (
             f"{prefix}host is {self.options.host}, which other machines can reach, and the file of {prefix}acl-file "
@@ -219,9 +225,7 @@ class EmbeddedServers(LocalServers):
                 "insecure: the servers listen on %s, which other machines can reach, and have no %s",
                 options.host, " and no ".join(missing),
             )  # fmt: skip
-        access = self._access = server_access(broker_options, self._clock)
-        if access is not None and access.trusts_everybody and not is_loopback(options.host):
-            self._trusts_everybody()
+        access = self._access = server_access(broker_options, self._clock, self._trusts_everybody)
         async with AsyncExitStack() as stack:
             name_server = NameServer(
                 NameServerOptions(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rocketbox.autoconfigure import embedded, rocketmq
+from rocketbox.autoconfigure.embedded import PREFIX
 from rocketbox.autoconfigure.properties import RocketBoxProperties, RocketMQProperties, cluster_prefix
 from rocketbox.autoconfigure.service import Service, of_cluster
 from rocketbox.boot.beans import BeanContainer
@@ -18,16 +19,29 @@ __all__ = ["absences", "embedded_elsewhere", "embedded_settings", "idle_middlewa
 
 
 def embedded_settings(properties: RocketMQProperties, own: RocketBoxProperties, service: Service) -> Sequence[Finding]:
-    """What the embedded servers would refuse, if they are to start."""
-    if properties.off_by is not None or not any(
-        each.is_embedded for each in (properties, *properties.clusters.values())
-    ):
+    """What the embedded servers would refuse, if they are to start: settings of their own, and clients without TLS."""
+    every = {"": properties, **properties.clusters}
+    clusters = {name: each for name, each in every.items() if each.is_embedded}
+    if properties.off_by is not None or not clusters:
         return ()
     try:
-        embedded.embedded_options(own.embedded, service).broker_options()
+        enforced = embedded.embedded_options(own.embedded, service).enforces_tls()
     except ConfigurationError as error:
         return error.findings
-    return ()
+    if not enforced:
+        return ()
+    key = "tls-server-mode" if service.where(f"{PREFIX}tls-server-mode") else "tls-server-cert-path"
+    return [
+        Finding(
+            f"{cluster_prefix(name)}.name-server is embedded, whose servers speak TLS alone ({PREFIX}{key}), and "
+            f"{cluster_prefix(name)}.tls.enable is not true",
+            service.where(f"{PREFIX}{key}"),
+            f"set {cluster_prefix(name)}.tls.enable: true, and {cluster_prefix(name)}.tls.ca-file to the CA of their "
+            f"certificate; or {PREFIX}tls-server-mode: permissive",
+        )
+        for name, cluster in clusters.items()
+        if not cluster.encrypts
+    ]
 
 
 def embedded_elsewhere(properties: RocketMQProperties, container: BeanContainer, service: Service) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,16 +43,14 @@ INNER_NAME = "rocketbox-servers-"
 class PlainAclFile:
     """The file of accounts of ACL 1.0, and the table that was last read from it without a fault."""
 
-    def __init__(self, path: Path, accounts: PlainAccounts, clock: Clock) -> None:
+    def __init__(
+        self, path: Path, accounts: PlainAccounts, clock: Clock, trusts_everybody: Callable[[], None] | None = None
+    ) -> None:
         self._path = path
+        self._trusts_everybody = trusts_everybody
         self._accounts = accounts
         self._clock = clock
         self._seen: tuple[int, int, int] | None = None
-
-    @property
-    def trusts_everybody(self) -> bool:
-        """Whether the table that counts asks signatures of nobody."""
-        return self._accounts.table.trusts_everybody
 
     def read(self) -> PlainTable:
         """What it says now. Raises ConfigurationError with everything that is wrong with it."""
@@ -74,6 +73,8 @@ class PlainAclFile:
             what = f"the file of accounts {label} is not UTF-8: byte {error.start}"
             raise ConfigurationError(Finding(what, label, "save it as UTF-8")) from None
         table = read_plain_acl(text, label)
+        if table.trusts_everybody and self._trusts_everybody is not None:
+            self._trusts_everybody()
         if mode & stat.S_IWOTH:
             _log.warning(
                 "every user of this machine may change the file of accounts %s, and so give himself all rights; take "
@@ -114,11 +115,6 @@ class ServerAccess:
     file: PlainAclFile | None = None
     """ACL 1.0's."""
     init_user: UserInfo | None = None
-
-    @property
-    def trusts_everybody(self) -> bool:
-        """Whether a file of accounts asks signatures of nobody."""
-        return self.file is not None and self.file.trusts_everybody
 
     def ready(self) -> None:
         """Make the first user, if the table has been read and he is not there."""
@@ -172,8 +168,14 @@ def access_findings(options: BrokerOptions, prefix: str = "") -> list[Finding]:
     return findings
 
 
-def server_access(options: BrokerOptions, clock: Clock) -> ServerAccess | None:
-    """What the settings ask for; None: everybody may do everything. Raises ConfigurationError."""
+def server_access(
+    options: BrokerOptions, clock: Clock, trusts_everybody: Callable[[], None] | None = None
+) -> ServerAccess | None:
+    """What the settings ask for; None: everybody may do everything. Raises ConfigurationError.
+
+    ``trusts_everybody`` is called for a file of accounts that asks signatures of nobody, and may raise it: now, and
+    whenever the file is read again, then in another thread.
+    """
     findings = access_findings(options)
     if findings:
         raise ConfigurationError(findings)
@@ -184,7 +186,7 @@ def server_access(options: BrokerOptions, clock: Clock) -> ServerAccess | None:
     cluster = options.broker_cluster_name
     if options.acl_enable:
         plain = PlainAccounts()
-        file = PlainAclFile(Path(options.acl_file or ""), plain, clock)
+        file = PlainAclFile(Path(options.acl_file or ""), plain, clock, trusts_everybody)
         plain.replace(file.read())
         plain.admit_inner(account)
         return ServerAccess(control=AccessControl(plain, clock, cluster=cluster), inner=inner, file=file)

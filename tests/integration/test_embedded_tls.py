@@ -209,3 +209,55 @@ async def test_accounts_that_everybody_has_protect_nothing(
         exposed = replace(exposed, insecure=True)
     async with EmbeddedServers(exposed):
         assert ("trusts every address" in caplog.text) is refused
+
+
+@pytest.mark.parametrize(
+    "trusted",
+    [
+        "globalWhiteRemoteAddresses: ['*']",
+        "accounts: [{accessKey: RocketMQ, secretKey: 12345678, whiteRemoteAddress: '*'}]",
+    ],
+)
+async def test_accounts_that_are_read_again_let_no_more_in_than_at_the_start(
+    trusted: str, tmp_path: Path, files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "plain_acl.yml"
+    account = "accounts: [{accessKey: RocketMQ, secretKey: 12345678, admin: true}]"
+    file.write_text(account)
+    said = {**files.settings, "acl-enable": True, "acl-file": str(file), "broker-ip1": "127.0.0.1"}
+    async with EmbeddedServers(replace(options(tmp_path), host="0.0.0.0", broker=said)) as servers:
+        access = servers.broker.access
+        assert access is not None
+        accounts = access.control.accounts
+        file.write_text(trusted)
+        await until(lambda: "those before stay" in caplog.text)
+        assert "trusts every address" in caplog.text
+        assert not accounts.trusts("10.0.0.1", "RocketMQ")
+        assert accounts.find("RocketMQ") is not None
+        file.write_text(account.replace("RocketMQ", "RocketMQ2"))
+        await until(lambda: accounts.find("RocketMQ2") is not None)
+
+
+def test_clients_without_tls_of_embedded_servers_that_speak_nothing_else_are_a_finding(
+    service: ServiceMaker, tmp_path: Path, files: Files
+) -> None:
+    source = "from rocketbox import RocketBox\n\napp = RocketBox('desk', scan=[__name__])\n"
+    settings = f"""
+rocketmq:
+  name-server: embedded
+  producer.group: desk
+  TLS
+rocketbox.embedded:
+  data-dir: {tmp_path / "store"}
+  tls-server-cert-path: {files.cert}
+  tls-server-key-path: {files.key}
+"""
+    (finding,) = service(source, settings.replace("TLS", "")).app.look().findings
+    assert "speak TLS alone (rocketbox.embedded.tls-server-cert-path), and rocketmq.tls.enable is not true" in (
+        finding.what
+    )
+    assert "rocketbox.yaml:7" in str(finding.where)
+    encrypted_ = settings.replace("TLS", f"tls: {{enable: true, ca-file: {files.ca}}}")
+    assert service(source, encrypted_).app.look().findings == []
+    permissive = settings.replace("TLS", "") + "  tls-server-mode: permissive\n"
+    assert service(source, permissive).app.look().findings == []
