@@ -8,22 +8,20 @@ from pathlib import Path
 import anyio
 import pytest
 
-from rocketbox.client import Admin, ClientOptions
+from rocketbox.client import ClientOptions
 from rocketbox.clock import RealClock
-from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.acl import RequestSigner
 from rocketbox.remoting.client import RemotingClient
-from tests.conformance.apache import EACH_VERSION, NEWEST, class_path, home, mqadmin
-from tests.conformance.java_program import JavaProgram
+from tests.conformance.apache import EACH_VERSION, NEWEST, home, mqadmin
+from tests.conformance.java_exchange import QUICK_START, exchange
 from tests.support.broker.access import ADMIN, keys_of
 from tests.support.broker.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.apache, pytest.mark.smoke]
 
 DESK = keys_of("the-desk")
-MESSAGES = 20
 PLAIN_ACL = f"""
 accounts:
 - {{accessKey: {ADMIN.access_key}, secretKey: {ADMIN.secret_key}, admin: true}}
@@ -38,7 +36,6 @@ ACL_2 = (
     "--init-authentication-user=" + json.dumps({"username": ADMIN.access_key, "password": ADMIN.secret_key}),
 )
 CLUSTER = ("-c", "DefaultCluster")
-QUICK_START = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # nothing runs long enough to be optimised
 
 
 class Tools:
@@ -53,38 +50,9 @@ class Tools:
         return mqadmin(self._folder, NEWEST, self._name_server, command, *CLUSTER, *arguments, java_options=QUICK_START)
 
 
-async def make_topics(name_server: str) -> None:
-    async with Admin(name_server=name_server, client_options=ClientOptions(credentials=ADMIN)) as admin:
-        for topic in ("departures", "gates"):
-            await admin.create_topic(topic, queues=2)
-
-
-async def dead_letters(name_server: str) -> int:
-    """How many there are of the group, as its own user sees it."""
-    async with Admin(name_server=name_server, client_options=ClientOptions(credentials=DESK)) as admin:
-        return await admin.max_offset(MessageQueue("%DLQ%board", "broker-a", 0))
-
-
-def exchange(name_server: str, version: str) -> None:
-    """Let the Java client send, consume in order and at once, fail twice and give up."""
-    anyio.run(make_topics, name_server)
-    arguments = (name_server, "departures", "gates", "board", "gate-board", str(MESSAGES))
-    # Of 4.9.7 the hook is among the servers' jars; with their logging library, what is logged would be told as well.
-    servers = Path(class_path(version)).parent.glob("*.jar") if version.startswith("4.") else ()
-    jars = [str(jar) for jar in servers if not jar.name.startswith("logback-")]
-    with JavaProgram(
-        "rocketbox.Exchange", *arguments, DESK.access_key, DESK.secret_key,
-        options=(*QUICK_START, "-Drocketmq.client.rebalance.waitInterval=1000"),
-        version=version, jars=jars,
-    ) as java:  # fmt: skip
-        told = java.told.read().splitlines()
-        assert told[:1] == ["sent"], java.errors
-        assert told[-1] == "done", java.errors
-    assert sorted(line for line in told if line.startswith(">")) == sorted(
-        [*(f"> plain {number} 0" for number in range(MESSAGES)), "> failing 0", "> failing 1"]
-    )
-    assert [line for line in told if line.startswith("=")] == [f"= ordered {number}" for number in range(MESSAGES)]
-    assert anyio.run(dead_letters, name_server) == 1
+def exchange_as_desk(name_server: str, version: str) -> None:
+    administrator, desk = ClientOptions(credentials=ADMIN), ClientOptions(credentials=DESK)
+    exchange(name_server, version, administrator, desk, keys=DESK)
 
 
 @pytest.mark.parametrize("version", EACH_VERSION)
@@ -92,7 +60,7 @@ def test_java_clients_exchange_messages_under_acl_1(version: str, tmp_path: Path
     (tmp_path / "plain_acl.yml").write_text(PLAIN_ACL)
     acl = ("--acl-enable=true", f"--acl-file={tmp_path / 'plain_acl.yml'}")
     with BrokerProcess(tmp_path / "store", *acl) as broker:
-        exchange(broker.name_server, version)
+        exchange_as_desk(broker.name_server, version)
 
 
 def test_mqadmin_changes_and_shows_users_and_policies(tmp_path: Path) -> None:
@@ -125,7 +93,7 @@ def test_mqadmin_changes_and_shows_users_and_policies(tmp_path: Path) -> None:
 def test_java_clients_exchange_messages_under_acl_2(version: str, tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "store", *ACL_2) as broker:
         anyio.run(make_desk, broker.broker)
-        exchange(broker.name_server, version)
+        exchange_as_desk(broker.name_server, version)
 
 
 async def make_desk(broker: str) -> None:

@@ -14,6 +14,7 @@ from rocketbox.client import ClientOptions, ConsumerOptions, Producer, ProducerO
 from rocketbox.errors import Reject, RemotingError, RetryLater, RocketBoxError
 from rocketbox.message import ConsumeFromWhere, ConsumeMode, Message, MessageExt
 from tests.conformance.apache import EACH_VERSION, apache_servers
+from tests.conformance.java_exchange import exchange
 from tests.conformance.java_load import JavaLoads
 from tests.conformance.java_member import JavaMember
 from tests.conformance.secured import TlsFiles
@@ -163,3 +164,10 @@ async def test_java_clients_send_and_consume_on_ours(version: str, files: TlsFil
                         ended = [body for _, what, body in member.events if what == "ends"]
                 await anyio.to_thread.run_sync(member.leave)
         assert ended == [str(number) for number in range(int(ended[0]), 20)]
+
+
+@pytest.mark.parametrize("version", EACH_VERSION)
+def test_java_clients_retry_and_give_up_over_tls(version: str, files: TlsFiles, tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "store", *files.broker_arguments) as broker:
+        client = files.client_options
+        exchange(broker.name_server, version, client, client, options=files.java_options)

@@ -16,14 +16,15 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.remoting.RPCHook;
 
 /**
- * Sends to two topics and consumes both: one concurrently, with a message that fails until it is given up, one orderly.
+ * Sends to two topics and consumes both, one concurrently and one orderly, each with a message at the end that fails
+ * until it is given up.
  *
  * <pre>
  * Exchange NAME_SERVER TOPIC ORDERED_TOPIC GROUP ORDERED_GROUP MESSAGES [ACCESS_KEY SECRET_KEY]
  * </pre>
  *
  * The keys are of a user who may send to both topics and consume in both groups. Prints {@code > body tries} of the
- * first topic, {@code = body} of the second, and {@code done} when all was handled and the failing one tried twice.
+ * first topic, {@code = body} of the second, and {@code done} when all was handled and what fails was tried twice.
  */
 public final class Exchange {
     public static void main(String[] arguments) {
@@ -51,10 +52,11 @@ public final class Exchange {
             producer.send(message(orderedTopic, "ordered " + number), (queues, sent, key) -> queues.get(0), null);
         }
         producer.send(message(topic, "failing"));
+        producer.send(message(orderedTopic, "failing"), (queues, sent, key) -> queues.get(0), null);
         producer.shutdown();
         say("sent");
 
-        CountDownLatch left = new CountDownLatch(2 * messages + 2); // the failing one comes twice
+        CountDownLatch left = new CountDownLatch(2 * messages + 4); // those that fail come twice
         DefaultMQPushConsumer concurrent = consumer(nameServer, arguments[3], topic, hook);
         concurrent.setMaxReconsumeTimes(1);
         concurrent.registerMessageListener((MessageListenerConcurrently) (batch, context) -> {
@@ -69,12 +71,16 @@ public final class Exchange {
             return failing ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         DefaultMQPushConsumer orderly = consumer(nameServer, arguments[4], orderedTopic, hook);
+        orderly.setMaxReconsumeTimes(1);
         orderly.registerMessageListener((MessageListenerOrderly) (batch, context) -> {
+            boolean failing = false;
             for (MessageExt message : batch) {
-                say("= " + body(message));
+                String body = body(message);
+                failing |= body.equals("failing");
+                say("= " + body);
                 left.countDown();
             }
-            return ConsumeOrderlyStatus.SUCCESS;
+            return failing ? ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT : ConsumeOrderlyStatus.SUCCESS;
         });
         concurrent.start();
         orderly.start();
