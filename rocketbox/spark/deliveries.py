@@ -18,7 +18,7 @@ from pyarrow import ArrowInvalid
 from pyspark.errors import ParseException
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as f
-from pyspark.sql.types import TimestampNTZType, TimestampType
+from pyspark.sql.types import LongType, TimestampNTZType, TimestampType
 
 from rocketbox.clock import Clock
 from rocketbox.errors import ConfigurationError, Finding, RocketBoxError
@@ -228,7 +228,25 @@ def write_letters(letters: DataFrame, group: str, servers: Servers) -> None:
 
 
 def _pandas(frame: DataFrame) -> Any:
-    """The frame of pandas that Spark makes; with a time that has no nanoseconds there, its times in microseconds.
+    """The frame of pandas that Spark makes, but whole numbers stay as they are, and so do times.
+
+    Spark makes floats of a column of whole numbers that has a null, which an optional field or one invalid row brings:
+    a number of more than 53 bits would become another one. A column of ``bigint`` with nulls is ``Int64`` here instead.
+    """
+    wholes = [each.name for each in frame.schema if each.nullable and isinstance(each.dataType, LongType)]
+    missing = {name: f"{name} is null" for name in wholes}
+    flags = {flag: _named(name).isNull() for name, flag in missing.items()}
+    filled = {name: f.coalesce(_named(name), f.lit(0)) for name in wholes}
+    found = _pandas_of_any_time(frame.withColumns(flags | filled))
+    for name, flag in missing.items():
+        nulls = found.pop(flag)
+        if nulls.any():
+            found[name] = found[name].astype("Int64").mask(nulls)
+    return found
+
+
+def _pandas_of_any_time(frame: DataFrame) -> Any:
+    """What Spark makes; with a time that has no nanoseconds there, its times in microseconds.
 
     A sender may write any time, and the end of the calendar is written often: it must not be the end of the topic.
     """
@@ -239,10 +257,15 @@ def _pandas(frame: DataFrame) -> Any:
         if not times:
             raise
     # Within an array Spark leaves each time as exact as it is.
-    found: Any = frame.withColumns({name: f.array(name) for name in times}).toPandas()
+    found: Any = frame.withColumns({name: f.array(_named(name)) for name in times}).toPandas()
     for name in times:
         found[name] = found[name].str[0].astype("datetime64[us]")
     return found
+
+
+def _named(name: str) -> Column:
+    """The column of exactly this name, whatever is in it."""
+    return f.col(f"`{name.replace('`', '``')}`")
 
 
 def _polars(frame: DataFrame) -> Any:

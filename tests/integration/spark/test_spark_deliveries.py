@@ -11,8 +11,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+import pandas as pd  # type: ignore[import-untyped]  # it has no types
 import pyarrow as pa
 from pydantic import BaseModel
+from pyspark.sql import DataFrame
 
 from rocketbox.client import Admin
 from rocketbox.clock import RealClock
@@ -24,7 +26,7 @@ from rocketbox.spark.servers import Servers
 from tests.support.spark.topics import Broker, wait_for
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -195,6 +197,60 @@ def test_a_function_gets_its_rows_as_it_asks(spark: SparkSession, broker: Broker
     else:
         with delivery(topic, as_="polars").of(rows, 0, Servers(broker.name_server)) as frame:
             assert sorted(frame["row"]) == [0, 1]
+
+
+LARGE = (1 << 53) + 1  # which no float is
+FORMS = [form for form in RowForm if missing_library(form) is None]
+
+
+def numbers_in(given: Any) -> list[int | None]:
+    """The column ``row`` of any form of rows, in order, and None last."""
+    if isinstance(given, DataFrame):
+        found = [row.row for row in given.collect()]
+    elif isinstance(given, pa.Table):
+        found = given.column("row").to_pylist()
+    else:
+        found = [None if pd.isna(each) else each for each in given["row"]]
+    return sorted((each if each is None else int(each) for each in found), key=lambda each: (each is None, each))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_whatever_becomes_of_invalid_rows_each_form_has_the_others_as_they_are(
+    spark: SparkSession, broker: Broker, topic: str, form: RowForm
+) -> None:
+    rows = orders(spark, broker, topic, [b'{"row":%d}' % LARGE, b"what", b'{"row":2}'])
+    servers = Servers(broker.name_server)
+    with delivery(topic, as_=form).of(rows, 0, servers) as given:
+        assert numbers_in(given) == [2, LARGE, None]
+    with delivery(topic, as_=form, on_invalid="skip").of(rows, 1, servers) as given:
+        assert numbers_in(given) == [2, LARGE]
+    letters = delivery(topic, as_=form, on_invalid="dead-letter")
+    with letters.of(rows, 2, servers) as given:
+        assert numbers_in(given) == [2, LARGE]
+    assert [letter.body for letter in dead_letters(broker, topic[-40:])] == [b"what"]
+    assert letters.invalid == 1
+    strict = delivery(topic, as_=form, on_invalid="fail")
+    with pytest.raises(InvalidRowError), strict.of(rows, 3, servers):
+        pytest.fail("the function must not be called")
+    with strict.of(rows.where("queue_offset <> 1"), 4, servers) as given:
+        assert numbers_in(given) == [2, LARGE]
+
+
+def test_whole_numbers_of_pandas_stay_whole_beside_those_that_are_missing(spark: SparkSession, topic: str) -> None:
+    """Spark makes them floats, which a large one does not fit into: another one came in its place."""
+    rows = spark.sql(
+        f"SELECT {LARGE}L AS id, 1 AS `a.b`, timestamp'9999-12-31 23:59:59' AS at, 5L AS `odd ``name.``` "
+        "UNION ALL SELECT null, 2, null, 6L"
+    )
+    given = delivery(topic, as_="pandas", schema=None)
+    told = pytest.warns(UserWarning, match="out of bounds timestamp")
+    with told, given.of(rows, 0, Servers("")) as frame:
+        assert list(frame.columns) == ["id", "a.b", "at", "odd `name.`"]
+        assert [str(kind) for kind in frame.dtypes] == ["Int64", "int32", "datetime64[us]", "int64"]
+        assert frame["id"][0] == LARGE
+        assert frame["id"].isna().tolist() == [False, True]
+    with given.of(rows.where("id IS NOT NULL").drop("at"), 1, Servers("")) as frame:
+        assert [str(kind) for kind in frame.dtypes] == ["int64", "int32", "int64"], "as Spark makes them"
 
 
 def test_a_time_that_pandas_has_no_nanoseconds_for_does_not_end_a_topic(spark: SparkSession, topic: str) -> None:
