@@ -18,7 +18,7 @@ from rocketbox.durations import parse_time
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rocketbox.message import SendResult
+    from rocketbox.message import MessageExt, SendResult
 
 __all__ = [
     "AccessDeniedError",
@@ -43,6 +43,8 @@ __all__ = [
     "NotDurableError",
     "NotStartedError",
     "Reject",
+    "ReplyError",
+    "ReplyTimeoutError",
     "RemoteProtocolError",
     "RemotingError",
     "RequestTimeoutError",
@@ -324,6 +326,32 @@ class SendTimeoutError(RequestTimeoutError):
             "have been stored, and sending it again would then duplicate it (rocketmq.producer.send-message-timeout "
             "says how long to wait)",
         )
+
+
+class ReplyTimeoutError(RequestTimeoutError):
+    """No reply to a request came in time (Apache's client code 10006). The request may have been carried out, or may
+    still be: who repeats it may have it carried out twice."""
+
+    def __init__(self, topic: str, msg_id: str, timeout: float) -> None:
+        super().__init__(f"topic {topic}", f"request {msg_id}", timeout)
+        self.topic = topic
+        self.msg_id = msg_id
+        self.args = (
+            f"request {msg_id} to topic {topic!r} got no reply within {timeout:g} s; it may have been carried out. "
+            "Does a consumer take that topic and tag, and does its listener return a value?",
+        )
+
+
+class ReplyError(RocketBoxError):
+    """Who was to answer a request has failed with an exception: ``error_class`` is its class (``desk.SoldOut``),
+    ``message`` its text. ``reply`` is the whole message by which that was told.
+    """
+
+    def __init__(self, error_class: str, message: str, reply: MessageExt | None = None) -> None:
+        self.error_class = error_class
+        self.message = message
+        self.reply = reply
+        super().__init__(f"the request has failed where it was answered: {error_class}: {message}")
 
 
 class SendManyError(RocketBoxError):

@@ -128,7 +128,6 @@ class rocketmq_listener(_ByName):  # noqa: N801 - used as a decorator
     on_invalid: str | None = None
     await_termination_when_shutdown: timedelta | str | None = None
     invalid_limit: int | None = None
-    reply_timeout: timedelta | str | None = None
     consume_mode: ConsumeMode | None = None
     message_model: MessageModel | None = None
     consume_from_where: ConsumeFromWhere | None = None
@@ -138,6 +137,7 @@ class rocketmq_listener(_ByName):  # noqa: N801 - used as a decorator
     delay_level_when_next_consume: int | None = None
     consume_timeout: timedelta | str | None = None
     suspend_current_queue_time: timedelta | str | None = None
+    reply_timeout: timedelta | str | None = None
     pull_batch_size: int | None = None
     pull_interval: timedelta | str | None = None
     enable_msg_trace: bool | None = None

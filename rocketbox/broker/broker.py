@@ -32,6 +32,7 @@ from rocketbox.broker.handlers.groups import GroupHandler
 from rocketbox.broker.handlers.offsets import OffsetHandler
 from rocketbox.broker.handlers.pull import PullHandler
 from rocketbox.broker.handlers.query import QueryHandler
+from rocketbox.broker.handlers.reply import ReplyHandler
 from rocketbox.broker.handlers.send import SendHandler
 from rocketbox.broker.handlers.send_back import SendBackHandler
 from rocketbox.broker.handlers.topics import TopicHandler
@@ -184,6 +185,7 @@ class Broker:
             [
                 *families,
                 sends,
+                ReplyHandler(context),
                 SendBackHandler(context),
                 PullHandler(context),
                 QueryHandler(context),

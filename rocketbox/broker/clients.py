@@ -297,6 +297,11 @@ class ProducerTable(Generic[ConnectionT]):
         self._most = most
         self.memberships: Memberships[ConnectionT] = Memberships("producer", most_groups)
         self._groups: dict[str, dict[ConnectionT, ClientChannel]] = {}
+        self._clients: dict[str, dict[ConnectionT, int]] = {}  # in how many groups it goes by that id there
+
+    def connection_of(self, client_id: str) -> ConnectionT | None:
+        """Where the client of that id is; where several say it, the one that came last: it connected again."""
+        return next(reversed(self._clients.get(client_id, {})), None)
 
     def channels(self, group: str) -> dict[ConnectionT, ClientChannel]:
         """The producers of a group (a copy)."""
@@ -314,7 +319,14 @@ class ProducerTable(Generic[ConnectionT]):
                 f"producer group {group} is one too many, there are {len(self._groups)}", self._most, "max-groups"
             )
         self.memberships.note(connection, group, channel.last_update)
-        self._groups.setdefault(group, {})[connection] = channel
+        channels = self._groups.setdefault(group, {})
+        known = channels.get(connection)
+        channels[connection] = channel
+        if known is None or known.client_id != channel.client_id:
+            if known is not None:
+                self._forget_id(known.client_id, connection)
+            connections = self._clients.setdefault(channel.client_id, {})
+            connections[connection] = connections.get(connection, 0) + 1
 
     def unregister(self, group: str, client_id: str, connection: ConnectionT) -> None:
         channels = self._groups.get(group, {})
@@ -346,6 +358,15 @@ class ProducerTable(Generic[ConnectionT]):
     def _remove(self, group: str, connection: ConnectionT) -> None:
         self.memberships.forget(connection, group)
         channels = self._groups[group]
-        del channels[connection]
+        self._forget_id(channels.pop(connection).client_id, connection)
         if not channels:
             del self._groups[group]
+
+    def _forget_id(self, client_id: str, connection: ConnectionT) -> None:
+        """In one group less it goes by that id."""
+        connections = self._clients[client_id]
+        connections[connection] -= 1
+        if not connections[connection]:
+            del connections[connection]
+            if not connections:
+                del self._clients[client_id]

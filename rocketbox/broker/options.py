@@ -86,6 +86,17 @@ class BrokerOptions:
     auto_create_topic_enable: Annotated[bool, Words("true: the first send to a topic makes it")] = True
     auto_create_subscription_group: Annotated[bool, Words("true: the first request of a group makes it")] = True
     default_topic_queue_nums: Annotated[int, Ge(1), Words("the most queues of a topic that a send makes")] = 8
+    store_reply_message_enable: Annotated[
+        bool, Words("true: replies to requests are stored as well, in the topic <cluster>_REPLY_TOPIC")
+    ] = True
+    max_unanswered_replies: Annotated[
+        int,
+        Ge(1),
+        Words(
+            "replies that were handed to one client and that it has not acknowledged; further ones for it are refused; "
+            "not Apache's"
+        ),
+    ] = 512
     long_polling_enable: Annotated[
         bool, Words("true: a pull waits for messages as long as it says; false: for short-polling-time-mills")
     ] = True

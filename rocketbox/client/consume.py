@@ -35,6 +35,7 @@ from rocketbox.client.outcomes import (
     failures_of_error,
     failures_of_result,
 )
+from rocketbox.client.replies import Replier, is_answer
 from rocketbox.client.send_back import DEFAULT_MAX_RECONSUME_TIMES, FIRST_RETRY_LEVEL
 from rocketbox.client.subscriptions import Subscription, Subscriptions
 from rocketbox.client.workers import Worker, Workers
@@ -42,6 +43,7 @@ from rocketbox.clock import Clock
 from rocketbox.errors import BatchFailed, HandlerError, Reject, RetryLater
 from rocketbox.message import DELAY_LEVEL_SECONDS, MessageExt
 from rocketbox.protocol.codes import dlq_topic, retry_topic
+from rocketbox.protocol.request_reply import asks_for_reply
 from rocketbox.safe_repr import safe_repr
 from rocketbox.tasks import Supervisor
 
@@ -76,12 +78,14 @@ class _Consumer(ABC):
         send_back: WayBack | None,
         tasks: Supervisor,
         clock: Clock,
+        replier: Replier | None = None,
     ) -> None:
         self._group = group
         self._retry_topic = retry_topic(group)
         self._options = options
         self._subscriptions = subscriptions
         self._send_back = send_back  # None: broadcasting, which has no retries
+        self._replier = replier  # tells errors to those who have sent requests
         self._tasks = tasks
         self._clock = clock
         self._dead_letters = f"it goes to the dead-letter queue {dlq_topic(group)}"
@@ -144,6 +148,25 @@ class _Consumer(ABC):
             ended.__cause__ = error
             return failures_of_error(batch, ended)
 
+    async def _without_answers(self, queue: MessageSource, failures: Failures) -> Failures:
+        """The failures that are left when those of requests were told to who asked: he has his answer, and decides.
+
+        A message that is rejected goes to the dead-letter queue all the same.
+        """
+        left: Failures = []
+        for message, error in failures:
+            if (
+                self._replier is not None
+                and is_answer(message, error)
+                and await self._replier.tell_error(message, error)
+                and not isinstance(error, Reject)
+            ):
+                self._tell(message, error, -1, "who asked was told, and the request is done with")
+                queue.remove((message,))
+            else:
+                left.append((message, error))
+        return left
+
     def _tell(self, message: MessageExt, error: Exception, retries: int, what_now: str) -> None:
         """Log a failed message; ``retries`` below 0: without limit."""
         if self._send_back is None:
@@ -165,8 +188,9 @@ class ConcurrentConsumer(_Consumer):
         send_back: WayBack | None,
         tasks: Supervisor,
         clock: Clock,
+        replier: Replier | None = None,
     ) -> None:
-        super().__init__(group, options, subscriptions, send_back=send_back, tasks=tasks, clock=clock)
+        super().__init__(group, options, subscriptions, send_back=send_back, tasks=tasks, clock=clock, replier=replier)
         self._waited = 0
         self._calls = HandlerCalls(
             threads, self._called_in_threads, self._workers.line_up, self._settle_call, tasks, clock
@@ -321,6 +345,8 @@ class ConcurrentConsumer(_Consumer):
     async def _settle(self, queue: MessageSource, batch: Sequence[MessageExt], failures: Failures) -> None:
         failed = {id(message) for message, _ in failures}
         queue.remove(message for message in batch if id(message) not in failed)
+        if any(asks_for_reply(message.raw_properties) for message, _ in failures):
+            failures = await self._without_answers(queue, failures)
         kept = []
         for message, error in failures:
             if self._send_back is None:
@@ -504,6 +530,8 @@ class OrderlyConsumer(_Consumer):
 
     async def _settle(self, queue: MessageSource, batch: Sequence[MessageExt], failures: Failures) -> float | None:
         """Give what failed back to its queue, in order, or to the dead-letter queue; the seconds to pause, if any."""
+        if any(asks_for_reply(message.raw_properties) for message, _ in failures):
+            failures = await self._without_answers(queue, failures)
         again: list[MessageExt] = []
         pause = 0.0
         told: list[Exception] = []

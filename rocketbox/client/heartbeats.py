@@ -118,6 +118,12 @@ class Heartbeats:
         if turn is None or not turn.sending:  # else the heartbeat that is under way made this connection
             self._next(address)
 
+    def is_known_to(self, address: str) -> bool:
+        """Whether a broker knows this client, over the connection there is now, or cannot be told of it."""
+        if address in self._failures:
+            return True
+        return address in self._answered and address not in self._new_connections and self._remoting.connected(address)
+
     def why_lost(self, address: str) -> str | None:
         """Why a broker that is told of this client cannot be reached as far as is known; None: it can, or may."""
         if (failure := self._failures.get(address)) is not None:

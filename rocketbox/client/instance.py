@@ -41,6 +41,7 @@ from rocketbox.client.refusals import Refusals
 from rocketbox.client.route_table import RouteTable
 from rocketbox.client.routes import TopicRoute
 from rocketbox.client.unbuilt import refuse_unbuilt
+from rocketbox.client.waiting_requests import WaitingRequests
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import (
     ClientError,
@@ -167,6 +168,8 @@ class MQClientInstance:
         self.unique_ids: UniqIdGenerator
         """Those of the identity, for who asks with each message; there from the start on."""
         self._forked = False
+        self.waiting_requests = WaitingRequests(self.clock, self.tasks)
+        """The requests of its producers that wait for their replies."""
         self._stack = AsyncExitStack()
         self._started = False
         self._suspected: set[str] = set()
@@ -197,6 +200,7 @@ class MQClientInstance:
             self.remoting.register_handler(code, self._serve)
         for code in REFUSED_REQUESTS:
             self.remoting.register_handler(code, lambda _, request: refusal(RequestCode(request.code)))
+        self.remoting.register_handler(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self.waiting_requests.receive)
         self.remoting.on_connected.append(self._on_connected)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.remoting)
@@ -224,6 +228,7 @@ class MQClientInstance:
                     await self._say_goodbye(producer_group=group)
         finally:  # a task's own cancel(), as asyncio.timeout() calls it, comes through the shield
             self.running = False
+            self.waiting_requests.end()
             handled = await self._stack.__aexit__(kind, error, trace)
         return handled
 
@@ -532,6 +537,16 @@ class MQClientInstance:
         self.check_running()
         addresses = self._beaten() if broker_name is None else self.routes.brokers.get(broker_name, {}).values()
         await self._heartbeats.now(addresses)
+
+    def strangers(self) -> list[str]:
+        """The addresses of brokers' masters that may not know this client, as far as they can be reached."""
+        is_known = self._heartbeats.is_known_to
+        return [each for each in self.routes.addresses(masters_only=True) if not is_known(each)]
+
+    async def greet(self, addresses: Sequence[str]) -> None:
+        """Send a heartbeat to these, and return when each has answered or failed, which is logged only."""
+        if addresses:
+            await self._heartbeats.now(addresses)
 
     def _beaten(self) -> list[str]:
         """The addresses that get heartbeats: slaves only need to know consumers."""

@@ -93,7 +93,6 @@ REFUSED_REQUESTS: Mapping[RequestCode, str] = {
     "are committed",
     RequestCode.GET_CONSUMER_RUNNING_INFO: "consumers do not describe themselves to mqadmin; see the service's health",
     RequestCode.CONSUME_MESSAGE_DIRECTLY: "a message cannot be handed to a consumer; send it to the topic again",
-    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: "producers do not wait for replies",
 }
 """What this client does not do yet, and what to do instead: a clear answer is more than a request that does nothing."""
 

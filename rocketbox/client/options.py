@@ -371,6 +371,9 @@ class ConsumerOptions(MemberOptions):
         float, SECONDS, Ge(SHORTEST_PAUSE), Le(LONGEST_PAUSE), Words("pause of an orderly queue after a failure")
     ] = 1.0
     await_termination: Annotated[float, SECONDS, Ge(0), IN_CODE] = 10.0
+    reply_timeout: Annotated[float, SECONDS, Ge(0.001), Words("for sending what the listener of a request returns")] = (
+        3.0
+    )
     pull_batch_size: PullBatchSize = 32
     pull_batch_size_in_bytes: Annotated[int, BYTES, Ge(1), Le(2**31 - 1), IN_CODE] = 262_144
     pull_interval: Annotated[float, SECONDS, Ge(0), Le(65.535), Words("pause between two pulls")] = 0.0

@@ -19,12 +19,13 @@ from rocketbox.client.instance import MQClientInstance, own_or_shared
 from rocketbox.client.middleware import SendContext, chain, result_of
 from rocketbox.client.options import ClientOptions, ProducerOptions
 from rocketbox.client.queue_choice import QueueTarget
+from rocketbox.client.requests import Asker
 from rocketbox.client.sending import Sender
 from rocketbox.client.tries import Tries
 from rocketbox.client.unbuilt import refuse_unbuilt
 from rocketbox.clock import Clock
 from rocketbox.errors import ClientError, ClientStateError, SendManyError
-from rocketbox.message import Message, SendResult
+from rocketbox.message import Message, MessageExt, SendResult
 from rocketbox.protocol.prepared_sends import SendRequest
 from rocketbox.remoting.network import Network
 from rocketbox.tasks import Supervisor
@@ -69,6 +70,7 @@ class Producer:
         self.send_prepared = sender.send_prepared
         middlewares = self._instance.options.send_middleware
         self._around = chain(middlewares, self._send_as_said) if middlewares else None
+        self._asker = Asker(sender, self._instance)
 
     @property
     def instance(self) -> MQClientInstance:
@@ -91,6 +93,7 @@ class Producer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         self._sender.is_open = False
+        self._instance.waiting_requests.end(self.group)
         try:
             await self._instance.unregister_producer(self.group)
         finally:  # a task's own cancel() comes through the shield of the goodbye
@@ -126,6 +129,21 @@ class Producer:
         tries = Tries(self._clock.monotonic(), seconds, retries)
         to = None if queue is None else await self._sender.queue_for(queue, message, tries)
         return result_of(await self._deliver(request, tries, to, message.hash_key))
+
+    async def request(
+        self, message: Message, *, timeout: float | None = None, queue: QueueTarget | None = None
+    ) -> MessageExt:
+        """Send one message and return the reply to it, within ``timeout`` seconds for both (``send_message_timeout``).
+
+        Somebody replies who consumes the topic: a listener that returns a value, a handler that calls
+        :meth:`PushConsumer.reply`, or a client of Apache's. If several groups do, the first reply counts.
+
+        Raises ReplyTimeoutError: the request is stored, and may have been carried out or still be. ReplyError: its
+        consumer has failed with an exception. ClientStateError: the producer was closed meanwhile. What :meth:`send`
+        raises: the same as there, but for NotDurableError, for a reply says enough.
+        """
+        seconds = self.options.send_message_timeout if timeout is None else check_timeout(timeout)
+        return await self._asker.ask(message, seconds, queue)
 
     async def send_one_way(self, message: Message, *, queue: QueueTarget | None = None) -> None:
         """Send one message without an answer: a broker that fails loses it, and nobody is told.
@@ -251,8 +269,8 @@ class Producer:
         return [outcome for outcome in outcomes if outcome is not None]
 
     def topics_in_use(self) -> set[str]:
-        """The topics that it has sent to since this was asked last."""
-        return self._sender.lanes.topics_in_use()
+        """The topics that it has sent to since this was asked last, and those that replies come by."""
+        return self._sender.lanes.topics_in_use() | self._asker.topics_in_use()
 
     async def _send_as_said(self, context: SendContext) -> SendResult | None:
         """The innermost of the chain: send what the middlewares have left of a context."""

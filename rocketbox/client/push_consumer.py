@@ -33,12 +33,20 @@ from rocketbox.client.pull_gate import PullGate
 from rocketbox.client.pull_loop import PullContext, PullLoop
 from rocketbox.client.queue_locks import QueueLocks
 from rocketbox.client.rebalance import Rebalancer
+from rocketbox.client.replies import Replier
 from rocketbox.client.routes import TopicRoute
 from rocketbox.client.send_back import SendBack
 from rocketbox.client.subscriptions import Subscription, Subscriptions
 from rocketbox.client.unbuilt import refuse_unbuilt
 from rocketbox.clock import Clock
-from rocketbox.errors import ClientError, ClientStateError, CodecMissingError, RemoteProtocolError, RocketBoxError
+from rocketbox.errors import (
+    ClientError,
+    ClientStateError,
+    CodecMissingError,
+    NotStartedError,
+    RemoteProtocolError,
+    RocketBoxError,
+)
 from rocketbox.message import MessageExt, MessageQueue, SelectorType
 from rocketbox.protocol.bodies import ConsumerData
 from rocketbox.remoting.network import Network
@@ -155,6 +163,7 @@ class PushConsumer:
         self.threads = HandlerThreads(options.concurrency, group, self._clock)
         """Those of its def handlers."""
         self._send_back = None if self._options.broadcasting else SendBack(group, instance)
+        self._replier = Replier(group, instance, options.reply_timeout)
         self._consumer = self._make_consumer()
         self._local_offsets = self._make_local_offsets() if self._options.broadcasting else None
         offsets: OffsetStore = self._local_offsets or RemoteOffsetStore(group, instance)
@@ -179,10 +188,13 @@ class PushConsumer:
         group, options, subscriptions = self._group, self._options, self._subscriptions
         send_back, tasks, clock = self._send_back, self._tasks, self._clock
         if options.orderly:
-            return OrderlyConsumer(group, options, subscriptions, send_back=send_back, tasks=tasks, clock=clock)
+            return OrderlyConsumer(
+                group, options, subscriptions, send_back=send_back, tasks=tasks, clock=clock, replier=self._replier
+            )
         return ConcurrentConsumer(
-            group, options, subscriptions, threads=self.threads, send_back=send_back, tasks=tasks, clock=clock
-        )
+            group, options, subscriptions, threads=self.threads, send_back=send_back, tasks=tasks, clock=clock,
+            replier=self._replier,
+        )  # fmt: skip
 
     def _make_local_offsets(self) -> LocalOffsetStore:
         directory = self._options.local_offset_dir or default_offset_dir()
@@ -324,6 +336,28 @@ class PushConsumer:
         except BaseException:  # a cancellation, too, must not leave half a subscription
             self._take_back(topic, before)
             raise
+
+    async def reply(
+        self,
+        request: MessageExt,
+        body: bytes,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Answer a message that is a request (``Producer.request``), within ``timeout`` seconds (``reply_timeout``).
+
+        Returns when the client that asked has the reply. Raises ClientError for a message that asks for none,
+        InvalidMessageError, BrokerError with code 1 when no broker reaches that client any more, RemotingError.
+        """
+        if not self._running:
+            raise NotStartedError(f"consumer {self._group}")
+        await self._replier.reply(request, body, properties=properties, timeout=timeout)
+
+    @property
+    def replier(self) -> Replier:
+        """What its replies go by."""
+        return self._replier
 
     def _take_back(self, topic: str, before: Subscription | None) -> None:
         """Let topic be subscribed as it was before, newer than what brokers may have been told meanwhile."""

@@ -34,7 +34,6 @@ class Unbuilt:
 UNBUILT: Mapping[str, Unbuilt] = {
     "enable_msg_trace": Unbuilt("message trace", "leave it out"),
     "customized_trace_topic": Unbuilt("message trace", "leave it out"),
-    "reply_timeout": Unbuilt("replies to requests", "leave it out"),
 }
 """By the name of the option."""
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 from rocketbox.client import MQClientInstance, PushConsumer
-from rocketbox.client.handler_threads import HandlerThreads
 from rocketbox.client.push_consumer import ConsumerState
+from rocketbox.client.replies import Replier, wants_reply
 from rocketbox.clock import Clock
 from rocketbox.errors import NotStartedError
 from rocketbox.listeners.arguments import HandlerBinding
@@ -28,6 +29,7 @@ from rocketbox.listeners.options import consumer_options
 from rocketbox.listeners.plans import ContainerPlan, ListenerFunction
 from rocketbox.listeners.tag_routing import TagRouter
 from rocketbox.marks import send_to
+from rocketbox.message import Message, MessageExt
 from rocketbox.tasks import TaskState
 from rocketbox.template import MessageConverter, RocketMQTemplate
 
@@ -186,7 +188,7 @@ class ListenerContainer:
         """Subscribe a topic for its function, or once for all of its functions, by tag."""
         functions = [function for function in self.plan.functions if function.topic == topic]
         first, *others = functions
-        dispatches = [self._dispatch(function, consumer.threads, limit) for function in functions]
+        dispatches = [self._dispatch(function, consumer, limit) for function in functions]
         router = TagRouter(self.group, list(zip(functions, dispatches, strict=True))) if others else None
         receiver = router or dispatches[0]
         in_threads = router.in_threads if router is not None else not first.signature.is_async
@@ -200,7 +202,7 @@ class ListenerContainer:
             context_of=receiver.invocation,
         )
 
-    def _dispatch(self, function: ListenerFunction, threads: HandlerThreads, limit: InvalidLimit) -> HandlerDispatch:
+    def _dispatch(self, function: ListenerFunction, consumer: PushConsumer, limit: InvalidLimit) -> HandlerDispatch:
         return HandlerDispatch(
             group=self.group,
             binding=HandlerBinding(function.signature, self._beans.provider, self._converter),
@@ -208,8 +210,20 @@ class ListenerContainer:
             on_invalid=function.on_invalid,
             consume_mode=self.plan.options.consume_mode,
             reply=self._replier(function.replies) if function.replies else None,
-            threads=threads,
+            answer=partial(self._answer, consumer.replier),
+            threads=consumer.threads,
         )
+
+    async def _answer(self, replier: Replier, request: MessageExt, value: Any) -> None:
+        """Tell who has sent a request what its handler returned; that he is gone is logged, for it changes nothing.
+
+        Raises InvalidMessageError (PayloadError) for a value that is no body: the handler has failed.
+        """
+        if wants_reply(request):
+            if isinstance(value, Message):
+                await replier.try_to_reply(request, value.body, value.properties)
+            else:
+                await replier.try_to_reply(request, self._converter.to_body(value))
 
     def _replier(self, replies: Sequence[send_to]) -> Callable[[Invocation, list[Any]], Awaitable[None]]:
         targets = [(reply.destination, self._template_of(reply.cluster or self.cluster)) for reply in replies]

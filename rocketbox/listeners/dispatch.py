@@ -29,6 +29,7 @@ from rocketbox.listeners.arguments import HandlerBinding
 from rocketbox.listeners.invalid_limit import InvalidLimit
 from rocketbox.listeners.options import OnInvalid
 from rocketbox.message import ConsumeMode, MessageExt
+from rocketbox.protocol.request_reply import asks_for_reply
 from rocketbox.template import PayloadError
 from rocketbox.template.unawaited import Call, current_call, never_begun
 
@@ -42,7 +43,7 @@ class HandlerDispatch:
     """What the invocations of one handler share; it makes them.
 
     ``reply`` sends on what the handler returned (None: it has no ``send_to``); it gets the invocation, for the messages
-    that are answered.
+    that are answered. ``answer`` sends it to who has sent a message as a request; a batch answers nobody.
     """
 
     group: str
@@ -51,6 +52,7 @@ class HandlerDispatch:
     on_invalid: OnInvalid = OnInvalid.DEAD_LETTER
     consume_mode: ConsumeMode = ConsumeMode.CONCURRENTLY
     reply: Callable[[Invocation, list[Any]], Awaitable[None]] | None = None
+    answer: Callable[[MessageExt, Any], Awaitable[None]] | None = None
     threads: HandlerThreads | None = None
 
     def invocation(self, messages: list[MessageExt]) -> Invocation:
@@ -191,7 +193,11 @@ class Invocation(ConsumeContext):
             result = handler(*arguments) if handler is not None else binding.call(arguments)
             if type(result) is CoroutineType or _can_be_awaited(result):
                 result = await result
-            return None if result is None and not made.unbegun else _unless_consumed([await self._outcome(result)])
+            return (
+                None
+                if result is None and not made.unbegun
+                else _unless_consumed([await self._outcome(result, messages[0])])
+            )
         finally:
             made.unbegun = made.about = None
 
@@ -200,7 +206,7 @@ class Invocation(ConsumeContext):
             self.arguments = arguments = self._dispatch.binding.arguments(message)
         except PayloadError as error:
             return await self._dispatch.invalid(message, error)
-        return await self._outcome(await self._dispatch.call(arguments))
+        return await self._outcome(await self._dispatch.call(arguments), message)
 
     def call(self) -> Outcomes | Awaitable[Outcomes]:
         """Call a ``def`` handler in a thread, with arguments that were bound in the loop.
@@ -223,7 +229,8 @@ class Invocation(ConsumeContext):
 
     def _is_dropped(self, result: Any) -> bool:
         """Whether nobody looks at what a ``def`` handler returned: nothing is left to do then."""
-        dropped = self._dispatch.reply is None and not self._dispatch.binding.is_batch
+        dispatch = self._dispatch
+        dropped = dispatch.reply is None and not dispatch.binding.is_batch and not self._answers(self.messages[0])
         return dropped and not isinstance(result, Exception | type) and not _can_be_awaited(result)
 
     async def _end(self, result: Any) -> Outcomes:
@@ -234,7 +241,7 @@ class Invocation(ConsumeContext):
                 result = await result
             if self._dispatch.binding.is_batch:
                 return _unless_consumed(await self._outcomes(result, len(self.messages)))
-            return _unless_consumed([await self._outcome(result)])
+            return _unless_consumed([await self._outcome(result, self.messages[0])])
         finally:
             self.made.unbegun = self.made.about = None
 
@@ -280,16 +287,23 @@ class Invocation(ConsumeContext):
 
     # --- outcomes -----------------------------------------------------------------------------------------------------
 
-    async def _outcome(self, result: Any) -> Outcome:
-        """That of one message whose handler returned result."""
+    def _answers(self, message: MessageExt) -> bool:
+        """Whether somebody waits for what is returned of a message."""
+        return self._dispatch.answer is not None and asks_for_reply(message.raw_properties)
+
+    async def _outcome(self, result: Any, message: MessageExt) -> Outcome:
+        """That of one message whose handler returned result: sent on first, then told to who has asked for it."""
         self._check_awaited(result)
         self.result = result
         if isinstance(result, Exception):  # an outcome that was returned instead of raised
             return result
         if isinstance(result, type) and issubclass(result, BaseException):
             raise HandlerError(f"{self.listener} returned the class {result.__name__}: write {result.__name__}(...)")
-        if result is not None and self._dispatch.reply is not None:
-            await self._dispatch.reply(self, [result])
+        if result is not None:
+            if self._dispatch.reply is not None:
+                await self._dispatch.reply(self, [result])
+            if self._dispatch.answer is not None and self._answers(message):
+                await self._dispatch.answer(message, result)
         return None
 
     async def _outcomes(self, result: Any, count: int) -> Sequence[Outcome]:

@@ -73,7 +73,6 @@ class GroupOptions(ConsumerOptions, UserOptions):
 
     Keys and namespace are None where they are the cluster's. ``await_termination_when_shutdown`` None: as long as the
     application's stop allows. ``invalid_limit``: so many payloads a minute that cannot be read are dead-lettered.
-    ``reply_timeout`` is for sending what the listener of a request returns.
     """
 
     await_termination_when_shutdown: Annotated[
@@ -82,9 +81,6 @@ class GroupOptions(ConsumerOptions, UserOptions):
     invalid_limit: Annotated[
         int, Ge(1), Le(2**31 - 1), Words("unreadable payloads a minute that are dead-lettered before the group pauses")
     ] = 100
-    reply_timeout: Annotated[float, SECONDS, Ge(0.001), Words("for sending what the listener of a request returns")] = (
-        3.0
-    )
 
 
 GROUP_OPTIONS: Mapping[str, Option] = {

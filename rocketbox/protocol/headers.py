@@ -39,6 +39,7 @@ __all__ = [
     "QueryMessageResponseHeader",
     "RegisterBrokerRequestHeader",
     "RegisterBrokerResponseHeader",
+    "ReplyMessageRequestHeader",
     "SearchOffsetRequestHeader",
     "SendMessageRequestHeader",
     "SendMessageResponseHeader",
@@ -200,6 +201,28 @@ class SendMessageResponseHeader(_Header):
     transaction_id: str | None = None
     batch_uniq_id: str | None = None
     recall_handle: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyMessageRequestHeader(_Header):
+    """Code 326, from the broker to the client that asked: the send of the reply by its long names, and where it came
+    from. The hosts are ``ip:port``, both timestamps are in ms.
+    """
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: int
+    queue_id: int
+    sys_flag: int
+    born_timestamp: int
+    flag: int
+    properties: str | None = None
+    reconsume_times: int | None = None
+    unit_mode: bool | None = None
+    born_host: str
+    store_host: str
+    store_timestamp: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -182,6 +182,14 @@ class Connection:
         Raises RequestTimeoutError, at most one sweep (0.1 s) late, and ConnectionClosedError: in both cases the peer
         may have acted on the command. TooManyRequestsError when it could not even be written in time.
         """
+        return await self.request_frame(self._encoder(command), timeout=timeout, what=command.code)
+
+    def start(self, command: RemotingCommand, taker: AnswerTaker, *, timeout: float) -> int:
+        """As :meth:`start_request`, for a command in the serialization that the peer used last."""
+        encode = self._encoder(command)
+        return self.start_request(encode, taker, timeout=timeout, now=self._monotonic(), what=command.code)
+
+    def _encoder(self, command: RemotingCommand) -> Callable[[int], bytes]:
         options = self._role.options
 
         def encode(opaque: int) -> bytes:
@@ -193,7 +201,7 @@ class Connection:
                 version=options.version,
             )
 
-        return await self.request_frame(encode, timeout=timeout, what=command.code)
+        return encode
 
     async def request_frame(
         self, encode: Callable[[int], bytes], *, timeout: float, now: float | None = None, what: str | int = "a request"

@@ -11,15 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import TypeVar
 
 from rocketbox.client import Producer, QueueTarget
 from rocketbox.errors import ConfigurationError, Finding, InvalidMessageError
-from rocketbox.message import Compression, Message, SendResult
+from rocketbox.message import Compression, Message, MessageExt, SendResult
 from rocketbox.template.converters import JsonMessageConverter, MessageConverter
 from rocketbox.template.headers import delay_level, keys_of, split_destination, timeout_seconds, to_properties
 from rocketbox.template.unawaited import expects_await
 
 __all__ = ["RocketMQTemplate"]
+
+ReplyT = TypeVar("ReplyT")
 
 
 class RocketMQTemplate:
@@ -84,6 +87,39 @@ class RocketMQTemplate:
             compression=compression,
         )
         return await self._to(cluster).send(message, timeout=timeout_seconds(timeout), queue=queue)
+
+    @expects_await
+    async def send_and_receive(
+        self,
+        destination: str,
+        payload: object,
+        reply_type: type[ReplyT],
+        *,
+        keys: str | Sequence[str] | None = None,
+        tag: str | None = None,
+        hash_key: str | None = None,
+        queue: QueueTarget | None = None,
+        compression: Compression | None = None,
+        timeout: timedelta | str | float | None = None,
+        headers: Mapping[str, object] | None = None,
+        cluster: str | None = None,
+    ) -> ReplyT:
+        """Send one payload as a request, and return the reply to it as a value of ``reply_type``.
+
+        A listener of the destination replies by returning a value. ``timeout`` is for both ways together (the
+        producer's ``send_message_timeout`` where it is not said). With ``MessageExt`` the whole reply is returned.
+
+        Raises ReplyTimeoutError: it may have been carried out. ReplyError: the listener has raised an exception.
+        PayloadError: the reply is no ``reply_type``.
+        """
+        message = self.to_message(
+            destination, payload, keys=keys, tag=tag, hash_key=hash_key, headers=headers, compression=compression
+        )
+        reply = await self._to(cluster).request(message, timeout=timeout_seconds(timeout), queue=queue)
+        if reply_type is MessageExt:
+            return reply  # type: ignore[return-value]  # it is a MessageExt, as was asked for
+        value: ReplyT = self.converter.from_body(reply.body, reply_type)
+        return value
 
     @expects_await
     async def send_one_way(

@@ -121,16 +121,17 @@ LADDER: dict[str, str] = {
 # Inside the client: a module may import those of lower rungs, and no other.
 CLIENT_RUNGS = (
     "api allocation batches broker_faults checks credentials failure_log message_source name_servers namespace_header "
-    "outcomes pull_gate queue_choice rebalance refusals routes",
+    "outcomes pull_gate queue_choice rebalance refusals routes waiting_requests",
     "middleware route_table",
     "options",
     "cached_bytes heartbeats identity member_requests packing unbuilt",
     "instance process_queue",
     "lanes local_offsets offset_store queue_locks subscriptions workers",
-    "handler_threads members membership owned_queue pull_loop start_offsets tries",
+    "handler_threads members membership owned_queue pull_loop replies start_offsets tries",
     "handler_calls lock_upkeep shares",
     "send_window",
     "sending",
+    "requests",
     "admin producer send_back",
     "needed_topics",
     "consume",

@@ -45,6 +45,7 @@ _ADMIN = re.compile(r"need admin permission", re.IGNORECASE)
 
 _SEND = {
     RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2,
 }  # fmt: skip
 _CONSUME = {
     RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.QUERY_MESSAGE, RequestCode.HEART_BEAT,

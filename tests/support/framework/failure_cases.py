@@ -806,7 +806,7 @@ class OwnRocketMQ(BaseModel):
 NOT_BUILT = {
     "features_that_come_later": Case(
         """
-@rocketmq_listener(topic="departures", consumer_group="desk", access_key="AK", secret_key="SK", reply_timeout="5s")
+@rocketmq_listener(topic="departures", consumer_group="desk", access_key="AK", secret_key="SK")
 async def on_departure(departure: Departure) -> None: ...
 """,
         """

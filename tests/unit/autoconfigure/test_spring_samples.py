@@ -178,7 +178,6 @@ def test_consume_demo(service: ServiceMaker) -> None:
     assert not assembly.container.has(RocketMQTemplate)  # there is no producer group, and no pull consumer yet
     pull = "{0}.pull-consumer.group with {0}.pull-consumer.topic asks for a pull consumer"
     assert refused(assembly) == [
-        "reply_timeout of group 'stringRequestConsumer' asks for replies to requests",
         pull.format("rocketmq"),
         pull.format("rocketmq.clusters.ext"),
     ]

@@ -973,9 +973,8 @@ async def test_members_are_told_when_others_come_or_go() -> None:
 
 @pytest.mark.parametrize(
     ("code", "words"),
-    [(39, "no transactions"), (220, "stop the group"), (221, "ask the brokers"), (307, "health"), (309, "send it to"),
-     (326, "replies")],
-)  # fmt: skip
+    [(39, "no transactions"), (220, "stop the group"), (221, "ask the brokers"), (307, "health"), (309, "send it to")],
+)
 async def test_what_no_member_does_yet_is_refused_with_what_to_do_instead(code: int, words: str) -> None:
     async with ScriptedCluster(VirtualClock()) as cluster, instance_of(cluster) as instance:
         cluster.add_topic("T")
