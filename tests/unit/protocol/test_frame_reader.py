@@ -128,6 +128,47 @@ def test_a_reader_without_half_a_frame_holds_no_buffer() -> None:
     assert held < 1_000 * 200 + 2 * BUFFER_BYTES
 
 
+class PoisonedPool(BufferPool):
+    """Whoever looks into a buffer that was given back sees nothing but this."""
+
+    def give_back(self, buffer: memoryview) -> None:
+        buffer[:] = b"\xee" * len(buffer)
+        super().give_back(buffer)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 1),
+            st.sampled_from([0, 1, 100, 4_000, BUFFER_BYTES - 40, BUFFER_BYTES, 3 * BUFFER_BYTES]),
+            st.sampled_from(list(SerializeType)),
+        ),
+        max_size=8,
+    ),
+    st.sampled_from([999, 4_096, 10**9]),
+)
+@example([(0, 3 * BUFFER_BYTES, SerializeType.JSON), (1, 3 * BUFFER_BYTES, SerializeType.ROCKETMQ)], 4_096)
+def test_nothing_that_was_read_lies_in_a_buffer_that_others_receive_into(
+    wanted: list[tuple[int, int, SerializeType]], largest: int
+) -> None:
+    """Two connections share the buffers and take turns; what came is looked at when all of them are given back."""
+    pool = PoisonedPool()
+    readers = [FrameReader(pool=pool, most_frames=9_999) for _ in range(2)]
+    data = [b"", b""]
+    sent: list[list[tuple[int, str, bytes]]] = [[], []]
+    found: list[list[RemotingCommand]] = [[], []]
+    for number, (of, size, kind) in enumerate(wanted):
+        body, topic = bytes([number]) * size, f"topic-{number}"
+        data[of] += encode_command(RemotingCommand.request(10, {"b": topic}, body), number, serialization=kind)
+        sent[of].append((number, topic, body))
+    while any(data):
+        for of in (0, 1):
+            found[of] += receive(readers[of], data[of][:largest], largest)
+            data[of] = data[of][largest:]
+    assert [[(each.opaque, each.ext_fields["b"], bytes(each.body)) for each in one] for one in found] == sent
+    assert all(type(each.body) is bytes for one in found for each in one)
+
+
 def fill(reader: FrameReader, body: bytes) -> int:
     """Have the reader receive as much as it has room for, of frames with that body; how much room that was."""
     frame = encode_command(RemotingCommand.request(34, body=body), 1)
