@@ -10,7 +10,7 @@ Source: rocketmq-spring 2.3 ``RocketMQProperties``; Apache RocketMQ 5.x ``Broker
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,6 +19,7 @@ from pydantic import ConfigDict, Field, field_validator
 
 from rocketbox.autoconfigure.option_models import Properties, Secret, Text, with_options
 from rocketbox.boot.marks import configuration_properties
+from rocketbox.boot.masking import MASK
 from rocketbox.boot.shapes import key_text
 from rocketbox.boot.units import Duration, separated_by
 from rocketbox.client import ClientOptions, LitePullConsumerOptions, ProducerOptions, TlsOptions
@@ -260,6 +261,23 @@ class EmbeddedProperties(Properties):
         from rocketbox.autoconfigure.broker_settings import BrokerProperties  # only who names one loads them
 
         return BrokerProperties
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        """What is shown of it: of Apache's settings, which stand here as they were written, no secret."""
+        hidden = _secret_settings() if self.model_extra else frozenset()
+        for name, value in super().__repr_args__():
+            yield name, MASK if name is not None and _plain(name) in hidden else value
+
+
+def _secret_settings() -> frozenset[str]:
+    """Which of Apache's broker settings are secrets, in plain letters."""
+    from rocketbox.embedded import EmbeddedOptions
+
+    return frozenset(_plain(key) for key, option in EmbeddedOptions.broker_settings().items() if option.secret)
+
+
+def _plain(name: str) -> str:
+    return name.replace("-", "").replace("_", "").lower()
 
 
 class LoggingProperties(Properties):

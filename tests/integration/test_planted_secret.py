@@ -21,6 +21,7 @@ from rocketbox.autoconfigure.loading import Launch
 from rocketbox.boot.masking import MASK
 from rocketbox.cli.app import app as cli
 from rocketbox.errors import ConfigurationError
+from tests.support.certificates import certificate, encrypted, write
 from tests.support.framework.services import SETTINGS, Service, ServiceMaker
 
 SECRET = "hunter2/of the b%nk & 'others'"  # in URLs, JSON and repr it looks different
@@ -200,7 +201,40 @@ def outputs(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 def test_a_secret_shows_in_no_output(
     name: str, service: ServiceMaker, monkeypatch: pytest.MonkeyPatch, outputs: list[str]
 ) -> None:
-    place = PLACES[name]
+    outputs += outputs_with(PLACES[name], service, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "rocketmq.tls.key-password", "rocketbox.embedded.tls-server-key-password",
+        "rocketbox.embedded.tlsServerKeyPassword",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("password", [SECRET, "another"], ids=["right", "wrong"])
+def test_the_password_of_a_key_of_tls_shows_in_no_output(
+    key: str, password: str, service: ServiceMaker, monkeypatch: pytest.MonkeyPatch, outputs: list[str]
+) -> None:
+    """That opens its key, and that does not, which is a finding."""
+    settings = """
+rocketmq:
+  name-server: embedded
+  producer.group: desk
+  tls: {enable: true, cert-file: one.pem, key-file: one-key.pem}
+rocketbox.embedded: {tls-server-cert-path: two.pem, tls-server-key-path: two-key.pem}
+"""
+    client, _ = write(Path.cwd(), "one", certificate("client")), write(Path.cwd(), "two", certificate())
+    path = client[1] if key.startswith("rocketmq") else Path("two-key.pem")
+    path.write_bytes(encrypted(path.read_bytes(), password))
+    place = Place(f"{settings}{key}: {QUOTED}\n", key=key)
+    outputs += outputs_with(place, service, monkeypatch)
+    refusals = [text for text in outputs if "does not open the key in" in text]
+    assert bool(refusals) is (password != SECRET)
+
+
+def outputs_with(place: Place, service: ServiceMaker, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a service and the commands show of a secret that came in there."""
+    outputs: list[str] = []
     module = plant(place, service, monkeypatch)
     application = module.app
     given: dict[str, Any] = {"profiles": place.profiles, "arguments": place.arguments}
@@ -224,7 +258,7 @@ def test_a_secret_shows_in_no_output(
     wrong = replace(
         launch, arguments=[*place.arguments, "--bank.port=many", "--rocketmq.startup=never", "--bank.pot=1"]
     )
-    outputs += told_by_failing(application, wrong)
+    return outputs + told_by_failing(application, wrong)
 
 
 def told_by_failing(application: RocketBox, launch: Launch) -> list[str]:
