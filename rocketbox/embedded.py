@@ -35,6 +35,7 @@ from rocketbox.local_servers import LocalServers, ServersHealth
 from rocketbox.loops import call_soon_from_thread, loop_name, loop_options, run_loop
 from rocketbox.nameserver.name_server import NameServer, NameServerOptions
 from rocketbox.nameserver.route_info import RouteLimits
+from rocketbox.remoting.name_server_addresses import address_server_of, parse_name_servers
 from rocketbox.remoting.network import Network
 from rocketbox.remoting.server import ListenError
 from rocketbox.remoting.tls import TlsMode
@@ -91,6 +92,7 @@ class EmbeddedOptions:
             raise ConfigurationError([*([] if said else self._exposure(plain)), *error.findings]) from error
         findings = server_tls_findings(options, self.prefix, self.places)
         findings += access_findings(options, self.prefix)
+        findings += self._name_server_findings(options)
         findings += self._exposure(options)
         if findings:
             raise ConfigurationError(findings)
@@ -99,6 +101,18 @@ class EmbeddedOptions:
     def enforces_tls(self) -> bool:
         """Whether clients without TLS are refused. Raises ConfigurationError with everything that is wrong."""
         return tls_options_of(self.broker_options()).mode is TlsMode.ENFORCING
+
+    def _name_server_findings(self, options: BrokerOptions) -> list[Finding]:
+        """What is wrong with the further name servers that are to be told of the broker."""
+        further = options.namesrv_addr
+        if further is None or address_server_of(further) is not None:
+            return []
+        place = next((self.places[key] for key in ("namesrv-addr", "namesrvAddr") if key in self.places), None)
+        try:
+            parse_name_servers(further)
+        except ConfigurationError as error:
+            return [Finding(f"{self.prefix}namesrv-addr: {each.what}", place, each.fix) for each in error.findings]
+        return []
 
     def _exposure(self, options: BrokerOptions) -> list[Finding]:
         """That the servers could be reached from other machines and are not protected, unless that is allowed."""

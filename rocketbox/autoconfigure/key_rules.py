@@ -19,10 +19,10 @@ from rocketbox.autoconfigure.properties import ClusterProperties, RocketMQProper
 from rocketbox.autoconfigure.users import ClientPlan, ClusterClients
 from rocketbox.client import CredentialsFile
 from rocketbox.client.checks import check_group, check_topic
-from rocketbox.client.name_servers import parse_name_servers
 from rocketbox.client.options import DEFAULT_INSTANCE_NAME, mismatches, wrong_names
 from rocketbox.client.unbuilt import PULL_CONSUMER, unbuilt_among
 from rocketbox.errors import ConfigurationError, CredentialsError, Finding, InvalidGroupError, InvalidMessageError
+from rocketbox.remoting.name_server_addresses import address_server_of, parse_name_servers
 from rocketbox.remoting.tls import TlsOptions, tls_findings
 
 __all__ = ["key_file_warnings", "key_findings", "key_of_file", "servers_in"]
@@ -107,13 +107,12 @@ def _places(keys: Sequence[str], where: Where) -> str | None:
 
 def _names(prefix: str, cluster: ClusterProperties, clients: ClusterClients, where: Where) -> Iterator[Finding]:
     key = f"{prefix}.name-server"
-    if cluster.name_server is not None and not cluster.is_embedded:
+    said = cluster.name_server
+    if said is not None and not cluster.is_embedded and address_server_of(said) is None:
         try:
-            parse_name_servers(
-                cluster.name_server, in_namespace=all(each.user.is_in_namespace for each in clients.clients)
-            )
+            parse_name_servers(said, in_namespace=all(each.user.is_in_namespace for each in clients.clients))
         except ConfigurationError as error:
-            near = difflib.get_close_matches(cluster.name_server.lower(), ["embedded"])
+            near = difflib.get_close_matches(said.lower(), ["embedded"])
             meant = f"did you mean {near[0]}? else " if near else ""
             yield from (Finding(f"{key}: {each.what}", where(key), f"{meant}{each.fix}") for each in error.findings)
     key = f"{prefix}.producer.group"

@@ -147,7 +147,8 @@ class ClusterProperties(Properties):
     """
 
     name_server: Annotated[Text, separated_by(";")] | None = Field(
-        default=None, description="host:port, several with ;, or embedded; false: nothing of it starts"
+        default=None,
+        description="host:port, several with ;, the URL of an address server, or embedded; false: nothing of it starts",
     )
     security_token: Secret | None = Field(
         default=None, description="the token that came with these two keys, where they are lent for a time"

@@ -193,7 +193,7 @@ async def client_instances(
                 send_middleware=instance.options.send_middleware,
                 consume_middleware=instance.options.consume_middleware,
             )
-            further_instance = service.client(instance.name_servers, options)
+            further_instance = service.client(instance.said_name_servers, options)
             running[client] = await stack.enter_async_context(_entered(further_instance, cluster.name, own, service))
             if own.startup == "fail":
                 await _expect_an_answer(running[client], f"{cluster.prefix}.name-server", service)

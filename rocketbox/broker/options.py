@@ -73,6 +73,13 @@ class BrokerOptions:
     broker_name: Annotated[str, Words("the broker's name, under which name servers know its queues")] = "broker-a"
     broker_cluster_name: Annotated[str, Words("the cluster that it says it is of")] = DEFAULT_CLUSTER
     broker_ip1: Annotated[str | None, Words("the address told to clients; when not said that it listens on")] = None
+    namesrv_addr: Annotated[
+        str | None,
+        Words(
+            "further name servers that are told of this broker, as well as that beside it: host:port, several with ;, "
+            "or the URL of an address server"
+        ),
+    ] = None
     bind_address: Annotated[str, Key("host"), Words("the address to listen on")] = "127.0.0.1"
     listen_port: Annotated[int, Ge(0), Le(65_535), Key("port"), Words("the port to listen on; 0 takes a free one")] = (
         10911

@@ -3,7 +3,8 @@
 One task for each name server, so that one that does not answer delays nobody but itself. A change is sent as that topic
 alone when the server knows the rest; after a lost connection or a refusal, and when the broker's permission changes,
 the whole table goes out again. A large table goes out in parts: a frame, and what a name server takes at once, are
-bounded, and encoding it takes the loop's time.
+bounded, and encoding it takes the loop's time. An address server may tell which name servers there are, and later
+others.
 
 Source: Apache RocketMQ 5.x ``BrokerOuterAPI``, ``BrokerController.registerBrokerAll``.
 """
@@ -20,7 +21,7 @@ import anyio
 from rocketbox.broker.options import BrokerOptions
 from rocketbox.broker.topics import TopicTable
 from rocketbox.clock import Clock
-from rocketbox.errors import BrokerError, RemotingError
+from rocketbox.errors import BrokerError, ConnectError, RemotingError
 from rocketbox.protocol.codes import MASTER_ID, PermName, RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import RegisterBrokerRequestHeader, UnregisterBrokerRequestHeader
@@ -32,7 +33,8 @@ from rocketbox.protocol.registration_bodies import (
     encode_register_broker,
 )
 from rocketbox.remoting.client import RemotingClient
-from rocketbox.tasks import Supervisor
+from rocketbox.remoting.name_server_addresses import AddressServer, address_server_of, parse_name_servers
+from rocketbox.tasks import SupervisedTask, Supervisor
 
 __all__ = ["Registration"]
 
@@ -56,10 +58,14 @@ class _NameServer:
         self.wants_all = True
         self.changed: set[str] = set()
         self.wake = anyio.Event()
+        self.task: SupervisedTask | None = None
 
 
 class Registration:
-    """The broker's entry at its name servers."""
+    """The broker's entry at its name servers: those that are given, and those of ``namesrv-addr``.
+
+    Raises ConfigurationError when these are none.
+    """
 
     def __init__(
         self,
@@ -77,7 +83,16 @@ class Registration:
         self._clock = clock
         self._changes = 1
         self._pending: dict[str, int] = {}  # topic -> the change that announces it
-        self._servers = [_NameServer(address) for address in name_servers]
+        self._address_server: AddressServer | None = None
+        said, further = [*name_servers], options.namesrv_addr
+        if further is not None and (url := address_server_of(further)) is not None:
+            self._address_server = AddressServer(url, clock, take=self._also_at, fail=self._nobody_told)
+        elif further is not None:
+            said += [address for address in parse_name_servers(further) if address not in said]
+        self._servers = [_NameServer(address) for address in said]
+        self._said = frozenset(said)
+        self._problem = ""
+        self._tasks: Supervisor | None = None
         self._progress = anyio.Event()
         self._writable = True
         self._permission_changes = 0
@@ -86,9 +101,39 @@ class Registration:
     def start(self, tasks: Supervisor, broker_address: str) -> None:
         """Begin to tell the name servers where the broker is, and go on doing so."""
         self._address = broker_address
+        self._tasks = tasks
         self._client.on_disconnected.append(self._on_disconnected)
         for server in self._servers:
-            tasks.start(f"register with {server.address}", self._keep_registered, server)
+            self._begin_with(server)
+        if self._address_server is not None:
+            tasks.start("address server", self._address_server.follow)
+
+    def _nobody_told(self, error: ConnectError) -> None:
+        if str(error) != self._problem:
+            _log.warning("the name servers of namesrv-addr are not told, trying again: %s", error)
+        self._problem = str(error)
+
+    def _also_at(self, addresses: Sequence[str]) -> None:
+        """Tell these name servers as well from now on, beside those it was made with, and no others."""
+        assert self._tasks is not None
+        self._problem = ""
+        wanted = self._said.union(addresses)
+        for server in [each for each in self._servers if each.address not in wanted]:
+            self._servers.remove(server)
+            if server.task is not None:
+                server.task.cancel()
+            self._tasks.start(f"leave {server.address}", self._unregister_at, server, restart=False)
+        known = {server.address for server in self._servers}
+        for address in addresses:
+            if address not in known:
+                server = _NameServer(address)
+                self._servers.append(server)
+                self._begin_with(server)
+        self._made_progress()
+
+    def _begin_with(self, server: _NameServer) -> None:
+        assert self._tasks is not None
+        server.task = self._tasks.start(f"register with {server.address}", self._keep_registered, server)
 
     def topic_changed(self, topic: TopicConfig) -> None:
         """Have the name servers told soon."""
@@ -143,23 +188,26 @@ class Registration:
 
     async def unregister(self) -> None:
         """Tell the name servers that the broker stops; those that do not answer notice the closed connection."""
+        for server in list(self._servers):
+            await self._unregister_at(server)
+
+    async def _unregister_at(self, server: _NameServer) -> None:
+        if not server.told or not server.reachable:
+            return
         header = UnregisterBrokerRequestHeader(
             broker_name=self._options.broker_name,
             broker_addr=self._address,
             cluster_name=self._options.broker_cluster_name,
             broker_id=MASTER_ID,
         )
-        for server in self._servers:
-            if not server.told or not server.reachable:
-                continue
-            try:
-                await self._client.request(
-                    server.address,
-                    RemotingCommand.request(RequestCode.UNREGISTER_BROKER, header.encode()),
-                    timeout=UNREGISTER_TIMEOUT,
-                )
-            except RemotingError as error:
-                _log.info("name server %s was not told of the stop: %s", server.address, error)
+        try:
+            await self._client.request(
+                server.address,
+                RemotingCommand.request(RequestCode.UNREGISTER_BROKER, header.encode()),
+                timeout=UNREGISTER_TIMEOUT,
+            )
+        except RemotingError as error:
+            _log.info("name server %s was not told of the stop: %s", server.address, error)
 
     async def _keep_registered(self, server: _NameServer) -> None:
         while True:

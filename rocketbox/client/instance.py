@@ -13,6 +13,7 @@ route wait for one request.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ from rocketbox.client.member_requests import (
     ProducerMember,
     refusal,
 )
-from rocketbox.client.name_servers import NameServers, parse_name_servers
+from rocketbox.client.name_servers import NameServers
 from rocketbox.client.namespace_header import NamespaceHeader
 from rocketbox.client.options import ClientOptions
 from rocketbox.client.refusals import Refusals
@@ -75,6 +76,7 @@ __all__ = ["BrokerLink", "ClientState", "MQClientInstance", "own_or_shared"]
 _log = logging.getLogger(__name__)
 
 MACHINE: Final = RealStorage()
+NAME_SERVERS_VARIABLE: Final = "NAMESRV_ADDR"
 GOODBYE_TIMEOUT = 1.0  # seconds for each request at the end, so that one silent broker leaves time for the others
 
 
@@ -114,9 +116,10 @@ class ClientState:
 class MQClientInstance:
     """One client of a cluster. ``async with MQClientInstance("127.0.0.1:9876") as instance: ...``.
 
-    ``name_server`` is ``host:port``, several separated by ``;``. Raises ConfigurationError for anything else, and for
-    options that ask for what is not built yet (``unbuilt``), and for TLS files that cannot be used. A ``network`` that
-    is given is used as it is, whatever options say of TLS. Entering it raises CredentialsError when keys are to come
+    ``name_server`` is ``host:port``, several separated by ``;``, or the URL of an address server, which is asked for
+    them every two minutes (``http://host:port/path``). Raises ConfigurationError for anything else, and for options
+    that ask for what is not built yet (``unbuilt``), and for TLS files that cannot be used. A ``network`` that is given
+    is used as it is, whatever options say of TLS. Entering it raises CredentialsError when keys are to come
     from a file or provider and do not.
     """
 
@@ -154,8 +157,9 @@ class MQClientInstance:
         self.remoting = RemotingClient(
             clock=self.clock, network=network, options=self.options.remoting, hooks=hooks, namespace=self.namespace
         )
-        addresses = parse_name_servers(name_server, in_namespace=self.options.is_in_namespace)
-        self._name_servers = NameServers(addresses, self.remoting, self.clock)
+        self._name_servers = NameServers(
+            name_server, self.remoting, self.clock, in_namespace=self.options.is_in_namespace
+        )
         self.tasks = Supervisor("client", self.clock)
         self.routes = RouteTable()
         self.cached_bytes = cached_bytes or CachedBytes(self.options.max_cached_bytes)
@@ -211,6 +215,8 @@ class MQClientInstance:
             self._stack = stack.pop_all()
         self.running = True
         call_in_forks(self)
+        if (server := self._name_servers.address_server) is not None:
+            self.tasks.start("address server", server.follow)
         self.tasks.start("routes", self._keep_routes)
         self.tasks.start("heartbeats", self._heartbeats.keep)
         self.tasks.start("silent links", self._heartbeats.ask_silent_links)
@@ -359,8 +365,21 @@ class MQClientInstance:
 
     @property
     def name_servers(self) -> tuple[str, ...]:
-        """Their addresses, the one that is asked first."""
-        return tuple(self._name_servers.addresses)
+        """Their addresses, the one that is asked first; of an address server that has not told any yet, its URL."""
+        return tuple(self._name_servers.addresses) or self._name_servers.said
+
+    @property
+    def said_name_servers(self) -> tuple[str, ...]:
+        """What to give to another client of the same cluster: addresses, or the URL of the address server."""
+        return self._name_servers.said
+
+    def replace_name_servers(self, name_server: str | Sequence[str]) -> None:
+        """Ask other name servers from now on; connections to those that are left out are closed.
+
+        What an address server tells later takes their place. Raises ConfigurationError for what is no list of
+        addresses (Apache's ``updateNameServerAddress``).
+        """
+        self._name_servers.replace(name_server)
 
     def cached_route(self, topic: str) -> TopicRoute | None:
         """What is known of topic; nothing is asked."""
@@ -596,11 +615,15 @@ def own_or_shared(
 ) -> tuple[MQClientInstance, bool]:
     """The instance that somebody sends or consumes over, and whether it is its own: made for ``name_server``.
 
-    Raises ClientStateError unless just one of ``name_server`` and ``instance`` is given, and for an instance together
-    with what only one of its own could be told.
+    Without either it is the variable NAMESRV_ADDR of the environment, as with Apache's clients. Raises ClientStateError
+    where that is not set, for both, and for an instance together with what only one of its own could be told.
     """
+    if name_server is None and instance is None:
+        name_server = os.environ.get(NAME_SERVERS_VARIABLE)
     if (name_server is None) == (instance is None):
-        raise ClientStateError(f"{user} needs either name_server= or instance=")
+        raise ClientStateError(
+            f"{user} needs either name_server= or instance=" + ("" if instance else f", or {NAME_SERVERS_VARIABLE}")
+        )
     if instance is None:
         assert name_server is not None
         return MQClientInstance(name_server, options=client_options, clock=clock, network=network), True

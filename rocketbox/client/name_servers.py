@@ -8,25 +8,28 @@ others, an address that is no more, or refuses to tell as long as it is not read
 tell the others are asked for, within a moment, and when what it said does not hold, another one is asked next
 (``suspect``).
 
-Source: Apache RocketMQ 5.x ``NettyRemotingClient.getAndCreateNameserverChannel`` (which tries one server a call) and
-``NameServerAddressUtils``.
+The list may change while it is used: whoever has one gives it (``replace``), or an address server tells it.
+
+Source: Apache RocketMQ 5.x ``NettyRemotingClient.getAndCreateNameserverChannel`` (which tries one server a call),
+``NettyRemotingClient.updateNameServerAddressList``.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Sequence
 
+import anyio
+
 from rocketbox.clock import Clock
-from rocketbox.errors import ConfigurationError, Finding, NoNameServerError, RemotingError, RequestTimeoutError
+from rocketbox.errors import ConnectError, NoNameServerError, RemotingError, RequestTimeoutError
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.command import RemotingCommand
-from rocketbox.protocol.namespaces import namespace_of_address
 from rocketbox.remoting.acl import Credentials
 from rocketbox.remoting.client import RemotingClient
+from rocketbox.remoting.name_server_addresses import AddressServer, address_server_of, parse_name_servers
 
-__all__ = ["NameServers", "parse_name_servers"]
+__all__ = ["NameServers"]
 
 _log = logging.getLogger(__name__)
 
@@ -34,50 +37,77 @@ OTHERS_WITHIN = 0.3  # seconds that each other server has for telling what the f
 TURN_AGAIN_AFTER = 1.0  # seconds
 AVOIDED_FOR = 30.0  # seconds for which one that did not answer is no alternative
 
-_ADDRESS = re.compile(r"[^\s/]+:([0-9]{1,5})")
-_HTTP = re.compile(r"https?://", re.IGNORECASE)  # as Apache's NameServerAddressUtils knows them
-
-
-def parse_name_servers(text: str | Sequence[str], *, in_namespace: bool = True) -> tuple[str, ...]:
-    """The addresses in ``host:port;host:port``; commas separate as well, ``http://`` before a host is dropped.
-
-    Raises ConfigurationError when there is none, or one that is no ``host:port``; for a client that is not
-    ``in_namespace`` also when an address names the one which Apache's client would take from it.
-    """
-    parts = re.split(r"[;,]", text) if isinstance(text, str) else list(text)
-    addresses = [_HTTP.sub("", part.strip()) for part in parts if part.strip()]
-    wrong = [address for address in addresses if not _is_address(address)]
-    if not addresses or wrong:
-        what = f"name server {wrong[0]!r} is no address" if wrong else "there is no name server address"
-        fix = "write host:port, several separated by ';' (127.0.0.1:9876)"
-        _, scheme, rest = wrong[0].partition("://") if wrong else ("", "", "")
-        if scheme and _is_address(rest):
-            fix = f"write {rest}, without what stands before it"
-        raise ConfigurationError(Finding(what, "rocketmq.name-server", fix))
-    named = None if in_namespace else next(filter(None, map(namespace_of_address, addresses)), None)
-    if named is not None:
-        what = f"name server {addresses[0]} is that of instance {named}, and no namespace is set"
-        fix = f"set rocketmq.namespace: {named}, which is what Apache's Java client takes from such an address"
-        raise ConfigurationError(Finding(what, "rocketmq.name-server", fix))
-    return tuple(dict.fromkeys(addresses))
-
-
-def _is_address(address: str) -> bool:
-    found = _ADDRESS.fullmatch(address)
-    return found is not None and 0 < int(found[1]) < 65_536
-
 
 class NameServers:
-    """Asks the name servers of one cluster."""
+    """Asks the name servers of one cluster: those that are ``said``, or those that an address server tells.
 
-    def __init__(self, addresses: Sequence[str], remoting: RemotingClient, clock: Clock) -> None:
-        self.addresses = list(addresses)
+    Raises ConfigurationError when they are none.
+    """
+
+    def __init__(
+        self, said: str | Sequence[str], remoting: RemotingClient, clock: Clock, *, in_namespace: bool = True
+    ) -> None:
+        self._in_namespace = in_namespace
+        self.address_server: AddressServer | None = None
+        """Who tells the addresses, where they are not said."""
+        self.addresses: list[str] = []
+        """Those that are known now, the one that is asked first."""
+        self._told = anyio.Event()
+        self._problem: ConnectError | None = None
+        if (url := address_server_of(said)) is not None:
+            self.address_server = AddressServer(
+                url, clock, take=self._take, fail=self._note_problem, in_namespace=in_namespace
+            )
+        else:
+            self.addresses = list(parse_name_servers(said, in_namespace=in_namespace))
         clock.random.shuffle(self.addresses)  # clients spread over the servers
         self._remoting = remoting
         self.namespace = remoting.namespace
         self._clock = clock
         self._failed_at: dict[str, float] = {}
         self._turned_at = -TURN_AGAIN_AFTER
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """What to give to another client of the same cluster."""
+        return tuple(self.addresses) if self.address_server is None else (self.address_server.url,)
+
+    def replace(self, said: str | Sequence[str]) -> None:
+        """Ask these from now on, the one that was asked until now first if it is among them.
+
+        Raises ConfigurationError when they are none.
+        """
+        self._take(parse_name_servers(said, in_namespace=self._in_namespace))
+
+    def _take(self, addresses: Sequence[str]) -> None:
+        self._problem = None
+        kept = [address for address in self.addresses if address in addresses]
+        new = [address for address in addresses if address not in kept]
+        gone = [address for address in self.addresses if address not in addresses]
+        if new or gone:
+            self._clock.random.shuffle(new)
+            self.addresses[:] = kept + new
+            _log.info("name servers are now %s", ", ".join(self.addresses))
+        for address in gone:
+            self._failed_at.pop(address, None)
+            self._remoting.close_connection(address)
+        self._told.set()
+
+    def _note_problem(self, error: ConnectError) -> None:
+        if self._problem is None or str(error) != str(self._problem):
+            _log.warning("%s%s", error, "; the addresses that it told last are used" if self.addresses else "")
+        self._problem = error
+        self._told.set()
+
+    async def _until_told(self, timeout: float) -> None:
+        """Return when an address is known. Raises ConnectError when the address server does not tell any."""
+        assert self.address_server is not None
+        with self._clock.move_on_after(timeout):
+            await self._told.wait()
+        if not self.addresses:
+            raise self._problem or ConnectError(
+                self.address_server.url, f"no answer within {timeout:.3g} s to where the name servers are"
+            )
 
     def suspect(self) -> None:
         """What the server that is kept has said does not hold: ask another one next, if there is one that answers.
@@ -127,6 +157,8 @@ class NameServers:
 
     async def _request_first(self, command: RemotingCommand, timeout: float) -> tuple[str, RemotingCommand]:
         deadline = self._clock.monotonic() + timeout
+        if not self.addresses:
+            await self._until_told(timeout)
         failures: dict[str, RemotingError] = {}
         candidates = list(self.addresses)
         for tried, address in enumerate(candidates):

@@ -14,7 +14,6 @@ import pytest
 
 from rocketbox.client.admin import Admin
 from rocketbox.client.instance import MQClientInstance
-from rocketbox.client.name_servers import parse_name_servers
 from rocketbox.client.options import ClientOptions
 from rocketbox.client.producer import Producer
 from rocketbox.client.push_consumer import PushConsumer
@@ -37,6 +36,7 @@ from rocketbox.protocol.codes import TBW102, RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.tags import SubscriptionData
 from rocketbox.remoting.connection import Connection
+from rocketbox.remoting.name_server_addresses import parse_name_servers
 from tests.support.client.scripted_cluster import Answer, ScriptedCluster, ScriptedNameServer
 from tests.support.clocks import VirtualClock, settle
 

@@ -1,0 +1,146 @@
+"""Where name servers are: a list of addresses as it is written, or an address server that tells it over HTTP.
+
+``host:port``, ``[IPv6]:port``, several separated by ``;`` or ``,``. A URL with a path (``http://host:port/rocketmq/nsaddr``)
+is an address server: it answers with such a list on the first line, which is asked for again every two minutes. A URL
+without one is an address with something before it, as clouds write them.
+
+Source: Apache RocketMQ 5.x ``NameServerAddressUtils``, ``DefaultTopAddressing``, ``HttpTinyClient``.
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from http.client import HTTPException
+
+from rocketbox.blocking import run_blocking
+from rocketbox.clock import Clock
+from rocketbox.errors import ConfigurationError, ConnectError, Finding
+from rocketbox.protocol.namespaces import namespace_of_address
+
+__all__ = ["AddressServer", "address_server_of", "parse_name_servers"]
+
+ASK_AGAIN_AFTER = 120.0  # seconds, as Apache's clients
+RETRY_AFTER = 1.0  # seconds, doubled up to LONGEST_RETRY, while nothing is known
+LONGEST_RETRY = 30.0
+FETCH_TIMEOUT = 3.0
+MOST_ANSWER_BYTES = 64 * 1024
+MOST_NAME_SERVERS = 100  # a cluster has some few; a broker tells each of them all that it has
+
+_ADDRESS = re.compile(r"[^\s/]+:([0-9]{1,5})")
+_HTTP = re.compile(r"https?://", re.IGNORECASE)  # as Apache's NameServerAddressUtils knows them
+_ADDRESS_SERVER = re.compile(r"https?://[^/\s;,?#]+/[^\s;,]*", re.IGNORECASE)
+
+
+def address_server_of(said: str | Sequence[str]) -> str | None:
+    """The URL of the address server, where name servers are said so."""
+    parts = [said] if isinstance(said, str) else list(said)
+    if len(parts) == 1 and _ADDRESS_SERVER.fullmatch(parts[0].strip()):
+        return parts[0].strip()
+    return None
+
+
+def parse_name_servers(text: str | Sequence[str], *, in_namespace: bool = True) -> tuple[str, ...]:
+    """The addresses in ``host:port;host:port``; commas separate as well, ``http://`` before a host is dropped.
+
+    Raises ConfigurationError when there is none, or one that is no ``host:port``; for a client that is not
+    ``in_namespace`` also when an address names the one which Apache's client would take from it.
+    """
+    parts = re.split(r"[;,]", text) if isinstance(text, str) else list(text)
+    addresses = [_HTTP.sub("", part.strip()) for part in parts if part.strip()]
+    wrong = [address for address in addresses if not _is_address(address)]
+    if not addresses or wrong:
+        what = f"name server {wrong[0]!r} is no address" if wrong else "there is no name server address"
+        fix = "write host:port, several separated by ';' (127.0.0.1:9876)"
+        _, scheme, rest = wrong[0].partition("://") if wrong else ("", "", "")
+        if scheme and _is_address(rest):
+            fix = f"write {rest}, without what stands before it"
+        elif any(_ADDRESS_SERVER.fullmatch(part.strip()) for part in parts):
+            what = "an address server stands beside other name servers"
+            fix = "write its URL alone, or addresses alone"
+        raise ConfigurationError(Finding(what, "rocketmq.name-server", fix))
+    named = None if in_namespace else next(filter(None, map(namespace_of_address, addresses)), None)
+    if named is not None:
+        what = f"name server {addresses[0]} is that of instance {named}, and no namespace is set"
+        fix = f"set rocketmq.namespace: {named}, which is what Apache's Java client takes from such an address"
+        raise ConfigurationError(Finding(what, "rocketmq.name-server", fix))
+    return tuple(dict.fromkeys(addresses))
+
+
+def _is_address(address: str) -> bool:
+    found = _ADDRESS.fullmatch(address)
+    return found is not None and 0 < int(found[1]) < 65_536
+
+
+class AddressServer:
+    """Asks an address server again and again. ``take`` is called with each list that it tells, ``fail`` with why not.
+
+    The last list holds while the server is down or answers with what is none.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        clock: Clock,
+        *,
+        take: Callable[[tuple[str, ...]], object],
+        fail: Callable[[ConnectError], object],
+        in_namespace: bool = True,
+    ) -> None:
+        self.url = url
+        self._clock = clock
+        self._take = take
+        self._fail = fail
+        self._in_namespace = in_namespace
+
+    async def follow(self) -> None:
+        """Ask now and every two minutes; sooner until there is a first answer."""
+        pause, known = RETRY_AFTER, False
+        while True:
+            try:
+                addresses = await self.ask()
+            except ConnectError as error:
+                self._fail(error)
+            else:
+                known = True
+                self._take(addresses)
+            await self._clock.sleep(ASK_AGAIN_AFTER if known else pause)
+            pause = min(2 * pause, LONGEST_RETRY)
+
+    async def ask(self) -> tuple[str, ...]:
+        """The addresses that the server tells now. Raises ConnectError when it does not."""
+        line = await run_blocking(_fetch, self.url)
+        try:
+            addresses = parse_name_servers(line, in_namespace=self._in_namespace)
+        except ConfigurationError as error:
+            reason = f"it answered {line[:80]!r}: {error.findings[0].what}"
+            raise ConnectError(self.url, reason) from None
+        if len(addresses) > MOST_NAME_SERVERS:
+            raise ConnectError(
+                self.url, f"it answered with {len(addresses)} name servers, and {MOST_NAME_SERVERS} are taken"
+            )
+        return addresses
+
+
+def _fetch(url: str) -> str:
+    """The first line of what stands at the URL. Raises ConnectError."""
+    request = urllib.request.Request(  # noqa: S310 - http and https alone are taken for an address server
+        url, headers={"User-Agent": "rocketbox", "Accept": "text/plain, */*"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=FETCH_TIMEOUT) as answer:  # noqa: S310 - http and https alone
+            if answer.status != 200:
+                raise ConnectError(url, f"it answered HTTP {answer.status} {answer.reason}")
+            text = answer.read(MOST_ANSWER_BYTES).decode("utf-8", "replace").strip()
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise ConnectError(url, f"it answered HTTP {error.code} {error.reason}") from None
+    except urllib.error.URLError as error:
+        cause = error.reason
+        raise ConnectError(url, (cause.strerror if isinstance(cause, OSError) else None) or str(cause)) from None
+    except (OSError, HTTPException, ValueError) as error:
+        raise ConnectError(url, str(error) or type(error).__name__) from None
+    lines = text.splitlines()
+    return lines[0].strip() if lines else ""

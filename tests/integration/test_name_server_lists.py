@@ -1,0 +1,214 @@
+"""Which name servers there are: lists, address servers over HTTP, and lists that change while somebody uses them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rocketbox.client import Admin, ClientOptions, MQClientInstance, Producer
+from rocketbox.clock import RealClock
+from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
+from rocketbox.errors import ClientStateError, ConfigurationError, ConnectError, NoRouteError
+from rocketbox.message import Message
+from rocketbox.remoting import name_server_addresses
+from rocketbox.remoting.name_server_addresses import AddressServer, address_server_of, parse_name_servers
+from tests.support.remoting.address_server import HttpAddressServer
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def servers(directory: Path, host: str = "127.0.0.1", **settings: object) -> EmbeddedServers:
+    options = EmbeddedOptions(data_dir=directory, name_server_port=0, port=0, host=host, broker=settings)
+    return EmbeddedServers(options)
+
+
+@pytest.fixture
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Address servers are asked again soon."""
+    monkeypatch.setattr(name_server_addresses, "ASK_AGAIN_AFTER", 0.05)
+    monkeypatch.setattr(name_server_addresses, "RETRY_AFTER", 0.05)
+
+
+# --- what is said ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "url"),
+    [
+        ("http://ns.example:8080/rocketmq/nsaddr", True),
+        (" https://ns.example/ ", True),
+        (["http://ns.example/nsaddr-unit?nofix=1"], True),
+        ("http://ns.example:9876", False),
+        ("ns.example:9876", False),
+        ("http://a/x;http://b/y", False),
+        ("ftp://ns.example/x", False),
+    ],
+)
+def test_a_url_with_a_path_is_an_address_server(said: str | list[str], url: bool) -> None:
+    text = said if isinstance(said, str) else said[0]
+    assert address_server_of(said) == (text.strip() if url else None)
+
+
+@pytest.mark.parametrize("said", ["http://ns.example/nsaddr;127.0.0.1:9876", "a:1,https://ns.example:80/x"])
+def test_an_address_server_stands_alone(said: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"an address server stands beside other name servers[\s\S]*alone"):
+        parse_name_servers(said)
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "reason"),
+    [
+        (404, "", "it answered HTTP 404 Not Found"),
+        (503, "down", "it answered HTTP 503"),
+        (200, "", "there is no name server address"),
+        (200, "<html>hello</html>", "'<html>hello</html>' is no address"),
+        (200, "a:1;b", "'b' is no address"),
+        (200, ";".join(f"h{number}:1" for number in range(101)), "with 101 name servers, and 100 are taken"),
+    ],
+)
+async def test_answers_that_are_none_are_told_in_words(status: int, answer: str, reason: str) -> None:
+    with HttpAddressServer(answer, status) as address_server:
+        server = AddressServer(address_server.url, RealClock(), take=print, fail=print)
+        with pytest.raises(ConnectError) as caught:
+            await server.ask()
+    assert reason in str(caught.value)
+    assert address_server.url in str(caught.value)
+
+
+async def test_an_address_server_that_is_not_there_is_told_with_its_reason() -> None:
+    with HttpAddressServer() as address_server:
+        url = address_server.url
+    with pytest.raises(ConnectError, match="Connection refused"):
+        await AddressServer(url, RealClock(), take=print, fail=print).ask()
+
+
+# --- clients --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_producer_finds_its_name_servers_by_an_address_server(tmp_path: Path) -> None:
+    async with servers(tmp_path) as cluster:
+        with HttpAddressServer(f"{cluster.name_server_address}\nwhat else there is") as address_server:
+            async with Producer("desk", name_server=address_server.url) as producer:
+                await producer.send(Message("T", b"x"))
+                assert producer.instance.name_servers == (cluster.name_server_address,)
+                assert producer.instance.said_name_servers == (address_server.url,)
+        assert address_server.paths == ["/rocketmq/nsaddr"]
+
+
+@pytest.mark.usefixtures("quickly")
+async def test_a_send_that_comes_too_early_says_what_the_address_server_answers_and_a_later_one_succeeds(
+    tmp_path: Path,
+) -> None:
+    async with servers(tmp_path) as cluster:
+        with HttpAddressServer("", 500) as address_server:
+            async with Producer("desk", name_server=address_server.url) as producer:
+                with pytest.raises(NoRouteError, match=r"nsaddr: it answered HTTP 500"):
+                    await producer.send(Message("T", b"x"))
+                assert producer.instance.name_servers == (address_server.url,)
+                address_server.answer, address_server.status = cluster.name_server_address, 200
+                await until(lambda: producer.instance.name_servers == (cluster.name_server_address,))
+                await producer.send(Message("T", b"x"))
+
+
+@pytest.mark.usefixtures("quickly")
+async def test_other_addresses_are_followed_and_bad_answers_change_nothing(tmp_path: Path) -> None:
+    async with servers(tmp_path / "one") as one, servers(tmp_path / "two") as two:
+        with HttpAddressServer(one.name_server_address) as address_server:
+            async with MQClientInstance(address_server.url) as instance, Admin(instance=instance) as admin:
+                await admin.create_topic("of-one")
+                assert "of-one" in await admin.topic_names()
+                address_server.answer = "<html>"
+                seen = len(address_server.paths)
+                await until(lambda: len(address_server.paths) > seen + 1)
+                assert "of-one" in await admin.topic_names()
+                address_server.answer = two.name_server_address
+                await until(lambda: instance.name_servers == (two.name_server_address,))
+                assert "of-one" not in await admin.topic_names()
+                assert not instance.remoting.connected(one.name_server_address)
+
+
+async def test_a_list_may_be_replaced_while_it_is_used(tmp_path: Path) -> None:
+    async with servers(tmp_path / "one") as one, servers(tmp_path / "two") as two:
+        said = f"{one.name_server_address};127.0.0.1:1"
+        async with MQClientInstance(said) as instance, Admin(instance=instance) as admin:
+            await admin.create_topic("of-one")
+            instance.replace_name_servers(f"{two.name_server_address}, 127.0.0.1:1")
+            assert "of-one" not in await admin.topic_names()
+            assert set(instance.name_servers) == {two.name_server_address, "127.0.0.1:1"}
+            with pytest.raises(ConfigurationError, match="no address"):
+                instance.replace_name_servers("nowhere")
+            assert "of-one" not in await admin.topic_names()
+
+
+async def test_the_environment_may_name_the_name_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    with pytest.raises(ClientStateError, match="or NAMESRV_ADDR"):
+        Producer("desk")
+    async with servers(tmp_path) as cluster:
+        monkeypatch.setenv("NAMESRV_ADDR", f"127.0.0.1:1;{cluster.name_server_address}")
+        async with Producer("desk") as producer, Admin() as admin:
+            await producer.send(Message("T", b"x"))
+            assert "T" in await admin.topic_names()
+        async with Producer("desk", name_server=cluster.name_server_address) as producer:
+            assert producer.instance.name_servers == (cluster.name_server_address,)
+
+
+@pytest.mark.parametrize("host", ["::1", "localhost"])
+async def test_ipv6_and_names_with_several_addresses(tmp_path: Path, host: str) -> None:
+    async with servers(tmp_path, host) as cluster:
+        port = cluster.name_server_address.rpartition(":")[2]
+        said = f"[::1]:{port}" if host == "::1" else f"localhost:{port}"
+        async with Producer("desk", name_server=said, client_options=ClientOptions()) as producer:
+            result = await producer.send(Message("T", b"x"))
+            assert result.offset_msg_id
+            assert producer.instance.name_servers == (said,)
+
+
+# --- the embedded broker --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("over_http", [False, True])
+async def test_the_embedded_broker_registers_with_further_name_servers(tmp_path: Path, over_http: bool) -> None:
+    async with servers(tmp_path / "far") as far:
+        with HttpAddressServer(far.name_server_address) as address_server:
+            said = address_server.url if over_http else f"{far.name_server_address};127.0.0.1:1"
+            settings = {"namesrv-addr": said, "broker-name": "broker-z"}
+            async with Admin(far.name_server_address) as admin:
+                async with servers(tmp_path / "near", **settings) as near:
+                    while "broker-z" not in (await admin.cluster()).brokers:
+                        pass
+                    async with Producer("desk", name_server=near.name_server_address) as producer:
+                        await producer.send(Message("near-by", b"x"))
+                    assert "near-by" in await admin.topic_names()
+                assert "broker-z" not in (await admin.cluster()).brokers
+
+
+@pytest.mark.usefixtures("quickly")
+async def test_the_embedded_broker_leaves_a_name_server_that_is_not_told_any_more(tmp_path: Path) -> None:
+    async with servers(tmp_path / "one") as one, servers(tmp_path / "two") as two:
+        with HttpAddressServer(one.name_server_address) as address_server:
+            settings = {"namesrv-addr": address_server.url, "broker-name": "broker-z"}
+            async with (
+                servers(tmp_path / "near", **settings),
+                Admin(one.name_server_address) as at_one,
+                Admin(two.name_server_address) as at_two,
+            ):
+                while "broker-z" not in (await at_one.cluster()).brokers:
+                    pass
+                address_server.answer = two.name_server_address
+                while "broker-z" not in (await at_two.cluster()).brokers:
+                    pass
+                while "broker-z" in (await at_one.cluster()).brokers:
+                    pass
+
+
+def test_further_name_servers_that_are_none_are_refused_with_their_key(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"rocketbox\.embedded\.namesrv-addr: name server 'nowhere' is no"):
+        EmbeddedOptions(data_dir=tmp_path, broker={"namesrv-addr": "nowhere"}).broker_options()
