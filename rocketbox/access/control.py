@@ -22,7 +22,7 @@ from rocketbox.access.accounts import Account, Accounts
 from rocketbox.access.addresses import host_of
 from rocketbox.access.needs import Fields, needs_by_code
 from rocketbox.access.resources import Need
-from rocketbox.access.signed_sends import MOST_SHAPES, SendShape, cut_send
+from rocketbox.access.signed_sends import MOST_SHAPES, SendForm, SendShape, cut_send
 from rocketbox.clock import Clock
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
@@ -50,7 +50,7 @@ class AccessControl:
         self._needs = needs_by_code(cluster)
         self._clock = clock
         self._nobody = SigningKey(clock.secret())  # checked against where there is no account
-        self._shapes: dict[tuple[int, bytes, bytes, bytes], SendShape] = {}
+        self._shapes: dict[SendForm, SendShape] = {}
         self._log = RareLog(_log)
         self.refused = 0
         """How many requests were not let through."""
@@ -63,7 +63,7 @@ class AccessControl:
         host = _host(connection)
         cut = cut_send(request) if request.code == SEND_MESSAGE_V2 else None
         if cut is not None:
-            shape = self._shapes.get(cut.key)
+            shape = self._shapes.get(cut.form)
             if (
                 shape is not None
                 and shape.account in connection.attributes.get(_PROVED, ())
@@ -95,7 +95,7 @@ class AccessControl:
         if cut is not None and (shape := SendShape.of(cut, fields, account, needs)) is not None:
             if len(self._shapes) >= MOST_SHAPES:
                 self._shapes.clear()
-            self._shapes[cut.key] = shape
+            self._shapes[cut.form] = shape
         return self._answer(connection, request, account, needs, host)
 
     def refusal(

@@ -17,39 +17,33 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hmac import compare_digest
-from json.decoder import scanstring  # type: ignore[attr-defined]  # the types leave out the reader of one string
 from typing import Final
 
 from rocketbox.access.accounts import Account
 from rocketbox.access.resources import Need
 from rocketbox.protocol.command import JSON, ROCKETMQ, RemotingCommand
 from rocketbox.protocol.kept_heads import MAX_KEY
+from rocketbox.protocol.send_pieces import EXT_AT, Around, are_sure_in_json, cut_binary, cut_json, read_entries
 from rocketbox.remoting.signing import SIGNATURE, SIGNATURE_CHARACTERS
 
-__all__ = ["MOST_SHAPES", "CutSend", "SendShape", "cut_send"]
+__all__ = ["MOST_SHAPES", "CutSend", "SendForm", "SendShape", "cut_send"]
 
 _SIZE = struct.Struct(">I")
-_SHORT = struct.Struct(">H")
-_EXT_SIZE_AT, _EXT_AT = 17, 21  # in a binary header without a remark
-_REMARK_SIZE = slice(13, 17)
+_EXT_SIZE_AT = EXT_AT - 4
 _SIGNATURE = b"\x00\x09Signature\x00\x00\x00\x1c"
 _SIGNATURE_ENTRY = len(_SIGNATURE) + SIGNATURE_CHARACTERS
-_BORN = b"\x00\x01g\x00\x00\x00\x0d"  # as send_frames has it
-_BORN_DIGITS = 13
-_PROPERTIES = b"\x00\x01i"
 _JSON_SIGNATURE = b'"Signature":"'
-_JSON_BORN = b',"g":"'
-_JSON_PROPERTIES = b'","i":"'
 MOST_SHAPES: Final = 4_096  # kept, each about 1 KiB
 
-_Key = tuple[int, bytes, bytes, bytes]
+SendForm = tuple[int, Around]
+"""What all sends of one form have alike: the serialization, and what lies around time and properties."""
 
 
 @dataclass(slots=True)
 class CutSend:
-    """A send's header in pieces. ``key`` is what all sends of its form have alike."""
+    """A send's header in pieces."""
 
-    key: _Key
+    form: SendForm
     born: bytes
     properties: bytes
     signature: bytes
@@ -77,7 +71,7 @@ class SendShape:
     @classmethod
     def of(cls, cut: CutSend, fields: Mapping[str, str], account: Account, needs: tuple[Need, ...]) -> SendShape | None:
         """That of a request which was read in full and is signed; None if the pieces do not say all that it says."""
-        if sum(map(len, cut.key[1:])) > MAX_KEY or not _say_the_same(cut, fields):
+        if sum(map(len, cut.form[1])) > MAX_KEY or not _say_the_same(cut, fields):
             return None
         names = sorted(name for name in fields if name != SIGNATURE)
         if "i" not in names or not "".join(names).isascii():  # an empty value of a binary header is left out
@@ -104,34 +98,27 @@ def cut_send(request: RemotingCommand) -> CutSend | None:
 
 
 def _cut_binary(header: bytes) -> CutSend | None:
-    at = header.find(_SIGNATURE, _EXT_AT)
+    at = header.find(_SIGNATURE, EXT_AT)
     end = at + _SIGNATURE_ENTRY
-    if at < 0 or end > len(header) or any(header[_REMARK_SIZE]):
+    if at < 0 or end > len(header):
         return None
     signature = header[at + len(_SIGNATURE) : end]
     size = _SIZE.unpack_from(header, _EXT_SIZE_AT)[0] - _SIGNATURE_ENTRY
     if size < 0:
         return None
-    header = b"".join((header[:_EXT_SIZE_AT], _SIZE.pack(size), header[_EXT_AT:at], header[end:]))
-    born_at = header.find(_BORN, _EXT_AT)
-    born_end = born_at + len(_BORN) + _BORN_DIGITS
-    properties_at = header.find(_PROPERTIES, born_end)
-    start = properties_at + len(_PROPERTIES) + 4
-    if born_at < 0 or properties_at < 0 or start > len(header):
+    header = b"".join((header[:_EXT_SIZE_AT], _SIZE.pack(size), header[EXT_AT:at], header[end:]))
+    pieces = cut_binary(header)
+    if pieces is None:
         return None
-    end = start + _SIZE.unpack_from(header, start - 4)[0]
-    born = header[born_end - _BORN_DIGITS : born_end]
-    if end > len(header) or not born.isdigit():
-        return None
-    key = (int(ROCKETMQ), header[_EXT_AT:born_at], header[born_end:properties_at], header[end:])
-    return CutSend(key, born, header[start:end], signature, header)
+    born, properties, around, _ = pieces
+    return CutSend((int(ROCKETMQ), around), born, properties, signature, header)
 
 
 def _cut_json(header: bytes) -> CutSend | None:
     at = header.find(_JSON_SIGNATURE)
     start = at + len(_JSON_SIGNATURE)
     end = start + SIGNATURE_CHARACTERS
-    if at < 0 or header[end : end + 1] != b'"' or not header.isascii():
+    if at < 0 or header[end : end + 1] != b'"':
         return None
     signature = header[start:end]
     if header[end + 1 : end + 2] == b",":
@@ -140,28 +127,17 @@ def _cut_json(header: bytes) -> CutSend | None:
         header = header[: at - 1] + header[end + 1 :]
     else:
         return None
-    born_at = header.find(_JSON_BORN) + len(_JSON_BORN)
-    born_end = born_at + _BORN_DIGITS
-    start = header.find(_JSON_PROPERTIES, born_end) + len(_JSON_PROPERTIES)
-    tail_at = header.rfind(b',"flag":')
-    if not len(_JSON_BORN) <= born_at < born_end < start < tail_at:
+    pieces = cut_json(header)
+    if pieces is None:
         return None
-    try:
-        text, length = scanstring(header[start:tail_at].decode("ascii"), 0)
-    except ValueError:
-        return None
-    born, end = header[born_at:born_end], start + length - 1
-    if not born.isdigit() or header.find(b'"remark"', tail_at) >= 0:
-        return None
-    key = (int(JSON), header[:born_at], header[born_end:start], header[end:tail_at])
-    return CutSend(key, born, text.encode("utf-8", "replace"), signature, header)
+    born, properties, around, _ = pieces
+    return CutSend((int(JSON), around), born, properties, signature, header)
 
 
 def _say_the_same(cut: CutSend, fields: Mapping[str, str]) -> bool:
     """Whether the values that were cut are those of the fields, and would be in any other header of these pieces.
 
-    Bytes that look like a name may be part of a value: of a binary header only pieces that are whole entries are
-    believed, of a JSON header only those without escapes, other objects, or the three names again.
+    Of a binary header each name may stand there once; of a JSON header the signature's not again.
     """
     wanted = {name: value for name, value in fields.items() if name != SIGNATURE}
     if (
@@ -170,33 +146,14 @@ def _say_the_same(cut: CutSend, fields: Mapping[str, str]) -> bool:
         or wanted.pop("i", "").encode("utf-8", "replace") != cut.properties
     ):
         return False
-    kind, *pieces = cut.key
+    kind, around = cut.form
     if kind == ROCKETMQ:
-        found: dict[str, str] = {}
-        return all(_add_entries(piece, found) for piece in pieces) and found == wanted
-    rest = b"".join(pieces)
-    names = (b'"g":', b'"i":', b'"Signature":')
-    return b"\\" not in rest and rest.count(b"{") == 2 and [rest.count(name) for name in names] == [1, 1, 0]
-
-
-def _add_entries(data: bytes, fields: dict[str, str]) -> bool:
-    """Whether the bytes are whole entries of a binary header, each name once; adds them."""
-    at, size = 0, len(data)
-    try:
-        while at < size:
-            name_end = at + 2 + _SHORT.unpack_from(data, at)[0]
-            value_end = name_end + 4 + _SIZE.unpack_from(data, name_end)[0]
-            if value_end > size:
-                return False
-            if value_end > name_end + 4 and name_end > at + 2:
-                name = data[at + 2 : name_end].decode()
-                if name in fields:
-                    return False
-                fields[name] = data[name_end + 4 : value_end].decode("utf-8", "replace")
-            at = value_end
-    except (struct.error, UnicodeDecodeError):
-        return False
-    return True
+        entries = read_entries(around)
+        if entries is None:
+            return False
+        named = [(name, value) for name, value in entries if name]  # what is nameless is nobody's field
+        return len(named) == len(wanted) and dict(named) == wanted
+    return are_sure_in_json(around) and not any(b'"Signature":' in piece for piece in around)
 
 
 def _values(fields: Mapping[str, str], names: list[str]) -> bytes:

@@ -21,6 +21,7 @@ from rocketbox.message import Compression
 from rocketbox.protocol.codes import CLIENT_VERSION, TBW102, LanguageCode, RequestCode
 from rocketbox.protocol.command import ONEWAY_FLAG, encode_ext_fields
 from rocketbox.protocol.headers import SendMessageRequestHeader
+from rocketbox.protocol.send_pieces import BORN, BORN_DIGITS, PROPERTIES
 
 __all__ = ["PLAIN_NUMBERS", "SendRequest", "SendTemplate", "encode_send_numbers"]
 
@@ -29,9 +30,8 @@ _FRAME_HEAD = struct.Struct(
 )  # frame, type + header size, code, language, version, opaque, flag, remark, ext
 _HEAD_BYTES = 21  # code 2, language 1, version 2, opaque 4, flag 4, remark size 4, ext size 4
 _BINARY = 0x0100_0000  # SerializeType.ROCKETMQ, above the 24 bits of the header's size
-_TIME: Final = b"\x00\x01g\x00\x00\x00\x0d"  # the name g and the size of 13 digits: ms of the years 2001 to 2286
-_PROPERTIES_NAME_BYTES = 2 + 1  # the name i with its size
-_TIME_BYTES = 13 + _PROPERTIES_NAME_BYTES
+_PROPERTIES_NAME_BYTES = len(PROPERTIES)
+_TIME_BYTES = BORN_DIGITS + _PROPERTIES_NAME_BYTES
 _SIZE = struct.Struct(">I")
 _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
 
@@ -88,7 +88,7 @@ class SendTemplate:
         fields = {**header.encode_v2(), **more}
         self.fields: Mapping[str, str] = {name: text for name, text in fields.items() if name not in own}
         self.entries = encode_ext_fields(self.fields)
-        self.plain_entries = self.entries + PLAIN_NUMBERS + _TIME
+        self.plain_entries = self.entries + PLAIN_NUMBERS + BORN
         """With what most sends say: no numbers of their own, and a time of 13 digits."""
         self.language = language
         self.version = version

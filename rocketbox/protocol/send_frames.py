@@ -23,6 +23,15 @@ from rocketbox.protocol.codes import CLIENT_VERSION, LanguageCode, RequestCode, 
 from rocketbox.protocol.command import JSON, RESPONSE_FLAG, RemotingCommand, decode_parts, encode_ext_fields
 from rocketbox.protocol.headers import HeaderError
 from rocketbox.protocol.kept_heads import MAX_KEY, keep_head
+from rocketbox.protocol.send_pieces import (
+    BORN_DIGITS,
+    EXT_AT,
+    Around,
+    are_sure_in_json,
+    cut_binary,
+    cut_json,
+    read_entries,
+)
 
 __all__ = ["SendHead", "SendReader", "SendReplyTemplate"]
 
@@ -34,18 +43,10 @@ _V1_NAMES = (
     "maxReconsumeTimes", "batch",
 )  # fmt: skip
 _V2_NAMES = ("b", "c", "d", "e", "f", "h", "j", "l", "m")
-_BORN = b"\x00\x01g\x00\x00\x00\x0d"  # the name g and a value of 13 digits: ms of the years 2001 to 2286
-_BORN_DIGITS = 13
-_PROPERTIES = b"\x00\x01i"
-_JSON_BORN = b',"g":"'
-_JSON_PROPERTIES = b'","i":"'
-_EXT_AT = 21  # where the entries begin in a binary header without a remark
-_REMARK_SIZE = slice(13, 17)
 _MAX_BEGINS = 1_000
 
 _SIZE = struct.Struct(">I")
 _TWO_SIZES = struct.Struct(">II")
-_SHORT = struct.Struct(">H")
 _FRAME_HEAD = struct.Struct(">IIhBhiiII")  # frame, type + header, code, language, version, opaque, flag, remark, ext
 
 
@@ -73,7 +74,7 @@ class SendReader:
     """Reads the headers of codes 10, 310 and 320."""
 
     def __init__(self) -> None:
-        self._by_bytes: dict[tuple[bytes, bytes, bytes], SendHead] = {}
+        self._by_bytes: dict[Around, SendHead] = {}
         self._by_fields: dict[tuple[str | None, ...], SendHead] = {}
         self._by_begin: dict[bytes, _JsonPieces] = {}
         self._begin_size = 0  # of the last one
@@ -103,68 +104,51 @@ class SendReader:
         return head, _number(fields, born, 0), fields.get(properties, "").encode("utf-8", "replace")
 
     def _read_bytes(self, header: bytes) -> tuple[SendHead, int, bytes] | None:
-        """The same from a binary header with its fields in the usual order, g before i; None for any other."""
-        born_at = header.find(_BORN, _EXT_AT)
-        born_end = born_at + len(_BORN) + _BORN_DIGITS
-        properties_at = header.find(_PROPERTIES, born_end)
-        start = properties_at + len(_PROPERTIES) + 4
-        if born_at < 0 or properties_at < 0 or start > len(header) or any(header[_REMARK_SIZE]):
+        """The same from a binary header of the common form; None for any other."""
+        pieces = cut_binary(header)
+        if pieces is None:
             return None
-        end = start + _SIZE.unpack_from(header, start - 4)[0]
-        born = header[born_end - _BORN_DIGITS : born_end]
-        if end > len(header) or not born.isdigit():
-            return None
-        key = (header[_EXT_AT:born_at], header[born_end:properties_at], header[end:])
-        head = self._by_bytes.get(key)
+        born, properties, around, _ = pieces
+        head = self._by_bytes.get(around)
         if head is None:
-            if born_at + (properties_at - born_end) + (len(header) - end) > MAX_KEY:
+            if sum(map(len, around)) > MAX_KEY:
                 return None  # what is not kept has no need of this way
-            # Bytes that look like a name may be part of a value: only pieces that are whole entries are believed, and
-            # the same bytes mean the same the next time.
-            fields: dict[str, str] = {}
-            if not all(_add_entries(piece, fields) for piece in key) or not fields.keys().isdisjoint("gi"):
+            entries = read_entries(around)
+            if entries is None:
+                return None
+            fields = dict(entries)
+            if not fields.keys().isdisjoint("gi"):
                 return None
             head = _read_head(fields, _V2_NAMES)
-            keep_head(self._by_bytes, key, head)
-        return head, int(born), header[start:end]
+            keep_head(self._by_bytes, around, head)
+        return head, int(born), properties
 
     def _read_json(self, header: bytes) -> tuple[SendHead, int, bytes] | None:
-        """The same from a JSON header of which nothing is parsed yet, so its end has the form that Java writes.
-
-        None for any other order, and for headers with other bytes than ASCII.
-        """
+        """The same from a JSON header of the common form, of which nothing is parsed yet; None for any other."""
         known = self._by_begin.get(header[: self._begin_size])
         if known is not None:
             found = _read_known(header, self._begin_size, known)
             if found is not None:
                 return found
-        born_at = header.find(_JSON_BORN) + len(_JSON_BORN)
-        born_end = born_at + _BORN_DIGITS
-        start = header.find(_JSON_PROPERTIES, born_end) + len(_JSON_PROPERTIES)
-        tail_at = header.rfind(b',"flag":')  # behind it: the opaque, of each request another
-        if not len(_JSON_BORN) <= born_at < born_end < start < tail_at or not header.isascii():
+        pieces = cut_json(header)
+        if pieces is None:
             return None
-        try:
-            text, length = scanstring(header[start:tail_at].decode("ascii"), 0)
-        except ValueError:
-            return None
-        born, properties, end = header[born_at:born_end], text.encode("utf-8", "replace"), start + length - 1
-        if not born.isdigit() or header.find(b'"remark"', tail_at) >= 0:
-            return None
-        key = (header[:born_at], header[born_end:start], header[end:tail_at])
-        head = self._by_bytes.get(key)
+        born, properties, around, end = pieces
+        head = self._by_bytes.get(around)
         if head is None:
-            head = _head_of_json(header, key, born, properties)
+            head = _head_of_json(header, around, born, properties)
             if head is None:
                 return None
-            keep_head(self._by_bytes, key, head)
+            keep_head(self._by_bytes, around, head)
+        begin, between, behind = around
+        tail_at = end + len(behind)
         opaque_at = header.find(b'"opaque":', tail_at) + len(b'"opaque":')
         opaque_end = header.find(b",", opaque_at)
         if len(header) <= MAX_KEY and tail_at < opaque_at < opaque_end:
             if len(self._by_begin) >= _MAX_BEGINS:
                 self._by_begin.clear()
-            self._begin_size = born_at
-            self._by_begin[key[0]] = key[1], header[end:opaque_at], header[opaque_end:], head
+            self._begin_size = len(begin)
+            self._by_begin[begin] = between, header[end:opaque_at], header[opaque_end:], head
         return head, int(born), properties
 
 
@@ -175,7 +159,7 @@ def _read_known(header: bytes, born_at: int, known: _JsonPieces) -> tuple[SendHe
     send, 256 in flight").
     """
     between, behind, rest, head = known
-    born_end = born_at + _BORN_DIGITS
+    born_end = born_at + BORN_DIGITS
     start = born_end + len(between)
     born = header[born_at:born_end]
     if not (born.isdigit() and header.startswith(between, born_end) and header.endswith(rest)):
@@ -190,31 +174,9 @@ def _read_known(header: bytes, born_at: int, known: _JsonPieces) -> tuple[SendHe
     return head, int(born), text.encode("utf-8", "replace")
 
 
-def _add_entries(data: bytes, fields: dict[str, str]) -> bool:
-    """Whether the bytes are whole entries of a binary header; adds them."""
-    at, size = 0, len(data)
-    try:
-        while at < size:
-            name_end = at + 2 + _SHORT.unpack_from(data, at)[0]
-            value_end = name_end + 4 + _SIZE.unpack_from(data, name_end)[0]
-            if value_end > size:
-                return False
-            if value_end > name_end + 4:
-                fields[data[at + 2 : name_end].decode()] = data[name_end + 4 : value_end].decode("utf-8", "replace")
-            at = value_end
-    except (struct.error, UnicodeDecodeError):
-        return False
-    return True
-
-
-def _head_of_json(header: bytes, pieces: tuple[bytes, ...], born: bytes, properties: bytes) -> SendHead | None:
-    """The head of a JSON header cut into pieces; None if others with the same pieces might mean something else.
-
-    Where the cuts are the only values of their names, and of fields of the header itself, any other digits and any
-    other text may stand there. A name written with escapes, or an object among the values, could hold them as well.
-    """
-    rest = b"".join(pieces)
-    if b"\\" in rest or rest.count(b"{") != 2 or rest.count(b'"g":') != 1 or rest.count(b'"i":') != 1:
+def _head_of_json(header: bytes, around: Around, born: bytes, properties: bytes) -> SendHead | None:
+    """The head of a JSON header; None if others with the same pieces around might mean something else."""
+    if not are_sure_in_json(around):
         return None
     fields = decode_parts(JSON, header, b"").ext_fields
     if fields.get("g", "").encode() != born or fields.get("i", "").encode("utf-8", "replace") != properties:
@@ -291,7 +253,7 @@ class SendReplyTemplate:
         ext = b"\x00\x05msgId%b%b\x00\x07queueId%b%b\x00\x0bqueueOffset%b%b%b%b" % (
             size(len(msg_id)), msg_id, size(len(queue)), queue, size(len(offset)), offset, transaction, self._binary,
         )  # fmt: skip
-        header_size = _EXT_AT + len(ext)
+        header_size = EXT_AT + len(ext)
         head = _FRAME_HEAD.pack(
             4 + header_size, ROCKETMQ << 24 | header_size, 0, self._language, self._version, opaque, RESPONSE_FLAG, 0,
             len(ext),

@@ -167,7 +167,7 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "self._next_month = int(time.mktime((year, month + 1, 0, 0, 0, 0, 0, 0, -1)) * 1000)",
     ): ("on the last day of a month its beginning is looked up with each id: the ids are the same"),
     (
-        f"{PROTOCOL}/send_frames.py",
+        f"{PROTOCOL}/send_pieces.py",
         "if born_at < 0 or properties_at < 0 or start > len(header) or any(header[_REMARK_SIZE]):",
         "if born_at < 0 or properties_at < 0 or start >= len(header) or any(header[_REMARK_SIZE]):",
     ): ("a shortcut: what it leaves out is read by names, to the same end"),
