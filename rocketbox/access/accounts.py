@@ -15,11 +15,11 @@ from rocketbox.access.resources import Need
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.remoting.signing import SigningKey
 
-__all__ = ["EVERYTHING", "Account", "Accounts", "Rights"]
+__all__ = ["EVERYTHING", "LAST_WITHOUT_UNIQUE_KEY_QUERY", "UNIQUE_KEY_QUERY", "Account", "Accounts", "Rights"]
 
+UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
+LAST_WITHOUT_UNIQUE_KEY_QUERY: Final = 399  # 4.9.3: its clients add the field behind the signature
 MOST_DECISIONS = 10_000  # that an account remembers
-
-
 LONGEST_REMEMBERED = 255  # characters of a name; topics and groups have no longer ones
 
 

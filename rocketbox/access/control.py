@@ -43,10 +43,14 @@ MOST_PROVED = 64  # of one connection
 
 
 class AccessControl:
-    """That of one server, or of a broker and its name server together."""
+    """That of one server, or of a broker and its name server together.
 
-    def __init__(self, accounts: Accounts, clock: Clock, *, cluster: str) -> None:
+    ``own`` is the account of the servers themselves, before all others: nobody can change or take it.
+    """
+
+    def __init__(self, accounts: Accounts, clock: Clock, *, cluster: str, own: Account | None = None) -> None:
         self.accounts = accounts
+        self._own = own
         self._needs = needs_by_code(cluster)
         self._clock = clock
         self._nobody = SigningKey(clock.secret())  # checked against where there is no account
@@ -67,7 +71,7 @@ class AccessControl:
             if (
                 shape is not None
                 and shape.account in connection.attributes.get(_PROVED, ())
-                and self.accounts.find(shape.access_key) is shape.account
+                and self.find(shape.access_key) is shape.account
                 and shape.is_signed(cut, request.body)
             ):
                 request.replace_raw_header(cut.header)
@@ -109,7 +113,7 @@ class AccessControl:
         access_key = fields.get(ACCESS_KEY)
         if self.accounts.trusts(host, access_key):
             return None
-        account = None if access_key is None else self.accounts.find(access_key)
+        account = None if access_key is None else self.find(access_key)
         if account is None:  # it was deleted meanwhile
             remark = self.accounts.unsigned if access_key is None else self.accounts.wrong_signature(access_key)
             return self._refuse(connection, request, remark, "its user is gone")
@@ -120,18 +124,23 @@ class AccessControl:
         host = _host(connection)
         if self.accounts.trusts(host, access_key):
             return True
-        account = None if access_key is None else self.accounts.find(access_key)
+        account = None if access_key is None else self.find(access_key)
         return account is not None and all(
             self.accounts.may_ask(need) or account.refusal(need, host) is None for need in needs
         )
 
+    def find(self, access_key: str) -> Account | None:
+        """Whose key it is: the servers' own account, or one of the accounts."""
+        own = self._own
+        return own if own is not None and access_key == own.name else self.accounts.find(access_key)
+
     def user_of(self, request: RemotingCommand) -> Account | None:
         """Who has signed a request that :meth:`guard` has let through; None for one that needed no signature."""
         access_key = request.ext_fields.get(ACCESS_KEY)
-        return None if access_key is None else self.accounts.find(access_key)
+        return None if access_key is None else self.find(access_key)
 
     def _authenticate(self, access_key: str, request: RemotingCommand) -> Account | None:
-        account = self.accounts.find(access_key) if len(access_key) <= LONGEST_KEY else None
+        account = self.find(access_key) if len(access_key) <= LONGEST_KEY else None
         key = self._nobody if account is None else account.key
         given = request.ext_fields.get(SIGNATURE, "").encode("utf-8", "replace")
         right = False

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Flag
 
-from rocketbox.access.accounts import EVERYTHING, Account
+from rocketbox.access.accounts import EVERYTHING, LAST_WITHOUT_UNIQUE_KEY_QUERY, UNIQUE_KEY_QUERY, Account
 from rocketbox.access.addresses import AddressMatch, everybody
 from rocketbox.access.resources import ADMINISTRATION, Action, Kind, Need
 from rocketbox.protocol.codes import ResponseCode
@@ -22,8 +22,6 @@ from rocketbox.remoting.signing import SIGNATURE, SigningKey
 __all__ = ["Perm", "PlainAccount", "PlainAccounts", "PlainRights", "PlainTable"]
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
-LAST_WITHOUT_UNIQUE_KEY_QUERY = 399  # as users.LAST_WITHOUT_UNIQUE_KEY_QUERY
 SHOWN = 100  # characters of an access key that an answer repeats
 _EXCEPTION = "org.apache.rocketmq.acl.common.AclException: "  # by which clients know a refusal: its code is 1
 
@@ -121,7 +119,6 @@ class PlainAccounts:
 
     def __init__(self, table: PlainTable | None = None) -> None:
         self.on_change: list[Callable[[], None]] = []
-        self._inner: Account | None = None
         self.replace(table or PlainTable())
 
     def replace(self, table: PlainTable) -> None:
@@ -131,13 +128,7 @@ class PlainAccounts:
         for tell in self.on_change:
             tell()
 
-    def admit_inner(self, account: Account) -> None:
-        """Know one more account, which is not in the file: the servers' own."""
-        self._inner = account
-
     def find(self, access_key: str) -> Account | None:
-        if self._inner is not None and access_key == self._inner.name:
-            return self._inner
         return self._accounts.get(access_key)
 
     def trusts(self, host: str, access_key: str | None) -> bool:

@@ -14,7 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rocketbox.access.accounts import EVERYTHING, Account, Rights
+from rocketbox.access.accounts import (
+    EVERYTHING,
+    LAST_WITHOUT_UNIQUE_KEY_QUERY,
+    UNIQUE_KEY_QUERY,
+    Account,
+    Rights,
+)
 from rocketbox.access.policies import ANY_ACTION, CUSTOM, DEFAULT, Policies, PolicyEntry, PolicyRights, read_resource
 from rocketbox.access.resources import Action, Need
 from rocketbox.errors import RocketBoxError, StoreCorruptError
@@ -29,8 +35,6 @@ SUPER, NORMAL = "Super", "Normal"
 ENABLED, DISABLED = "enable", "disable"
 ALLOW, DENY = "Allow", "Deny"
 SUBJECT_PREFIX = "User:"
-UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
-LAST_WITHOUT_UNIQUE_KEY_QUERY = 399  # 4.9.3: its clients add the field behind the signature
 LONGEST_NAME = 255  # characters of a name or password
 MOST_USERS = 10_000
 MOST_ENTRIES = 1_000  # of one user's policies
@@ -87,33 +91,27 @@ class User:
 
 class UserTable:
     """All users, as ``Accounts`` of signed requests. A change counts at once; the number that comes back is for
-    :meth:`written`. Raises UserError for what cannot be done.
+    :meth:`written`. Raises UserError for what cannot be done. Nobody can be made who is called ``reserved``.
     """
 
     denied = ResponseCode.NO_PERMISSION
     unsigned = "username cannot be null."
 
-    def __init__(self, *, authorize: bool = True) -> None:
+    def __init__(self, *, authorize: bool = True, reserved: str | None = None) -> None:
         self.on_change: list[Callable[[], None]] = []
         self._authorize = authorize
+        self._reserved = reserved
         self._file: ChangeFile | None = None
         self._users: dict[str, User] = {}
         self._accounts: dict[str, Account] = {}
-        self._inner: Account | None = None
 
     def keep_in(self, file: ChangeFile) -> None:
         """Mark changes there; until then the table is in memory only."""
         self._file = file
 
-    def admit_inner(self, account: Account) -> None:
-        """Know one more account, before all of the table: the servers' own, which nobody can change or take."""
-        self._inner = account
-
     # --- whose request it is ---
 
     def find(self, access_key: str) -> Account | None:
-        if self._inner is not None and access_key == self._inner.name:
-            return self._inner
         return self._accounts.get(access_key)
 
     def trusts(self, host: str, access_key: str | None) -> bool:
@@ -147,7 +145,7 @@ class UserTable:
         name, password = _checked_name(info.username), info.password
         if password is None or not password.strip():
             raise UserError("password can not be blank")
-        if name in self._users or (self._inner is not None and name == self._inner.name):
+        if name in self._users or name == self._reserved:
             raise UserError("The user is existed")
         if len(self._users) >= MOST_USERS:
             raise UserError(f"there are {len(self._users)} users; {MOST_USERS} is the most")

@@ -182,17 +182,16 @@ def server_access(
     if not (options.acl_enable or options.authentication_enabled):
         return None
     inner = _inner(options) or Credentials(access_key=INNER_NAME + clock.uuid(), secret_key=clock.secret())
-    account = Account(inner.access_key, SigningKey(inner.secret_key), EVERYTHING)
+    own = Account(inner.access_key, SigningKey(inner.secret_key), EVERYTHING)
     cluster = options.broker_cluster_name
     if options.acl_enable:
         plain = PlainAccounts()
         file = PlainAclFile(Path(options.acl_file or ""), plain, clock, trusts_everybody)
         plain.replace(file.read())
-        plain.admit_inner(account)
-        return ServerAccess(control=AccessControl(plain, clock, cluster=cluster), inner=inner, file=file)
-    users = UserTable(authorize=options.authorization_enabled)
-    users.admit_inner(account)
-    control = AccessControl(users, clock, cluster=cluster)
+        control = AccessControl(plain, clock, cluster=cluster, own=own)
+        return ServerAccess(control=control, inner=inner, file=file)
+    users = UserTable(authorize=options.authorization_enabled, reserved=own.name)
+    control = AccessControl(users, clock, cluster=cluster, own=own)
     return ServerAccess(control=control, inner=inner, users=users, init_user=_init_user(options))
 
 

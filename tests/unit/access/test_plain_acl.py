@@ -154,8 +154,8 @@ def test_an_empty_file_knows_nobody(tmp_path: Path) -> None:
     options = read_broker_options(settings, store_path_root_dir=tmp_path)
     access = server_access(options, RealClock())
     assert access is not None
-    assert access.control.accounts.find("") is None
-    assert access.control.accounts.find(access.inner.access_key) is not None
+    assert access.control.find("") is None
+    assert access.control.find(access.inner.access_key) is not None
 
 
 @pytest.mark.anyio
