@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +28,6 @@ PLAIN_ACL = f"""
 accounts:
 - {{accessKey: {ADMIN.access_key}, secretKey: {ADMIN.secret_key}, admin: true}}
 """
-
-
-@pytest.fixture
-async def users() -> AsyncIterator[UserWires]:
-    async with broker_with_access() as wires:
-        yield wires
-
-
-@pytest.fixture
-async def admin(users: UserWires) -> BrokerWire:
-    return await users.wire(ADMIN)
 
 
 def send_fields(topic: str = "T") -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -22,17 +21,6 @@ from tests.support.broker.in_memory import BrokerWire
 pytestmark = pytest.mark.anyio
 
 USERS = "/store/config/authUsers.json"
-
-
-@pytest.fixture
-async def users() -> AsyncIterator[UserWires]:
-    async with broker_with_access() as wires:
-        yield wires
-
-
-@pytest.fixture
-async def admin(users: UserWires) -> BrokerWire:
-    return await users.wire(ADMIN)
 
 
 async def put_user(wire: BrokerWire, code: int, name: str, **values: str) -> RemotingCommand:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from random import Random
 
@@ -33,17 +33,6 @@ accounts:
   topicPerms: [secret=DENY]
   groupPerms: [mine=SUB]
 """
-
-
-@pytest.fixture
-async def users() -> AsyncIterator[UserWires]:
-    async with broker_with_access() as wires:
-        yield wires
-
-
-@pytest.fixture
-async def admin(users: UserWires) -> BrokerWire:
-    return await users.wire(ADMIN)
 
 
 @pytest.mark.parametrize("kind", ["ACL 1.0", "ACL 2.0"])
