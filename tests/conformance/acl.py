@@ -15,15 +15,16 @@ from pathlib import Path
 import anyio
 import yaml
 
-from rocketbox.client import ClientOptions, Credentials, MQClientInstance
+from rocketbox.client import Admin, ClientOptions, Credentials, CredentialsProvider, MQClientInstance, Producer
 from rocketbox.client.api.answers import ask
 from rocketbox.errors import AccessDeniedError
 from rocketbox.protocol.command import RemotingCommand
 from tests.conformance.apache import ROOT, ApacheServers, apache_servers, home
 from tests.conformance.secured import TlsFiles
 
-__all__ = ["ADMIN", "AclServers", "May", "acl_servers", "documented"]
+__all__ = ["ADMIN", "TOPIC", "AclServers", "May", "acl_servers", "documented", "producer", "user"]
 
+TOPIC = "departures"  # of the page's table
 ADMIN = Credentials(access_key="administrator", secret_key="secret-of-the-administrator")
 
 GET_RUNTIME_INFO = 28
@@ -55,6 +56,16 @@ class May:
         return May(
             {**self.topics, **other.topics}, {**self.groups, **other.groups}, {**self.policies, **other.policies}
         )
+
+
+def user(name: str, secret: str = "") -> Credentials:
+    """Access keys have more than 6 characters: ACL 1.0 reads nothing of a file with a shorter one."""
+    return Credentials(access_key=name, secret_key=secret or f"secret-of-{name}")
+
+
+def producer(name_server: str, credentials: Credentials | CredentialsProvider | None) -> Producer:
+    """Of the group desk, which sends as that user."""
+    return Producer("desk", name_server=name_server, client_options=ClientOptions(credentials=credentials))
 
 
 def documented(purpose: str) -> May:
@@ -109,6 +120,11 @@ class AclServers:
             ):
                 command = RemotingCommand.request(code, fields, json.dumps(body).encode())
                 await ask(instance.remoting, self._broker, command, timeout=10)
+
+    async def make_topic(self) -> None:
+        """That of the page's table, with two queues."""
+        async with Admin(name_server=self.name_server, client_options=self._administrator) as admin:
+            await admin.create_topic(TOPIC, queues=2)
 
     async def until_known(self, user: Credentials) -> None:
         """Return when the broker takes the user's keys: those of 4.x look at their file every 5 s."""

@@ -7,22 +7,16 @@ from types import ModuleType
 import anyio
 import pytest
 
-from rocketbox.client import Admin, ClientOptions, ConsumerOptions, Credentials, Producer, PushConsumer
+from rocketbox.client import ClientOptions, ConsumerOptions, Credentials, PushConsumer
 from rocketbox.errors import AccessDeniedError, ConfigurationError
 from rocketbox.message import ConsumeFromWhere, Message, MessageExt
-from tests.conformance.acl import ADMIN, AclServers, documented
+from tests.conformance.acl import TOPIC, AclServers, documented, producer, user
 from tests.support.framework.services import ServiceMaker
 
 pytestmark = [pytest.mark.apache, pytest.mark.smoke, pytest.mark.anyio]
 
-PUBLISHER = Credentials(access_key="publisher", secret_key="secret-of-the-publisher")
-SUBSCRIBER = Credentials(access_key="subscriber", secret_key="secret-of-the-subscriber")
+PUBLISHER, SUBSCRIBER = user("publisher"), user("subscriber")
 SECONDS = 30.0
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture(scope="module")
@@ -35,18 +29,13 @@ def name_server(acl: AclServers) -> str:
 async def _prepare(acl: AclServers) -> None:
     await acl.let(PUBLISHER, documented("send to"))
     await acl.let(SUBSCRIBER, documented("listen to it in group"))
+    await acl.make_topic()
     await acl.until_known(PUBLISHER)
 
 
 @pytest.fixture
-async def topic(name_server: str) -> str:
-    async with Admin(name_server=name_server, client_options=ClientOptions(credentials=ADMIN)) as admin:
-        await admin.create_topic("departures", queues=2)
-    return "departures"
-
-
-def producer(name_server: str, user: Credentials | None) -> Producer:
-    return Producer("desk", name_server=name_server, client_options=ClientOptions(credentials=user))
+def topic() -> str:
+    return TOPIC
 
 
 async def consumed(name_server: str, user: Credentials, group: str, wanted: set[bytes], seconds: float) -> set[bytes]:
@@ -80,7 +69,7 @@ async def test_who_may_publish_and_subscribe_does(name_server: str, topic: str) 
 
 
 @pytest.mark.parametrize(
-    "user",
+    "stranger",
     [
         None,
         Credentials(access_key=PUBLISHER.access_key, secret_key="a wrong one"),
@@ -89,10 +78,12 @@ async def test_who_may_publish_and_subscribe_does(name_server: str, topic: str) 
     ],
     ids=["without keys", "wrong secret", "unknown user", "not permitted"],
 )
-async def test_who_may_not_publish_is_told_so_at_once(name_server: str, topic: str, user: Credentials | None) -> None:
-    async with producer(name_server, user) as stranger:
+async def test_who_may_not_publish_is_told_so_at_once(
+    name_server: str, topic: str, stranger: Credentials | None
+) -> None:
+    async with producer(name_server, stranger) as sending:
         with pytest.raises(AccessDeniedError) as caught:
-            await stranger.send(Message(topic, b"never"))
+            await sending.send(Message(topic, b"never"))
     assert getattr(caught.value, "__notes__", []) == [], "there was one try"
 
 
@@ -136,8 +127,8 @@ async def test_a_service_publishes_as_one_user_and_subscribes_as_another(
 async def test_who_may_not_make_topics_is_told_so_and_may_look_at_those_that_are_there(
     name_server: str, topic: str, service: ServiceMaker
 ) -> None:
-    user = f"access-key: {PUBLISHER.access_key}\n  secret-key: {PUBLISHER.secret_key}\n"
-    settings = f"rocketmq:\n  name-server: {name_server}\n  producer.group: desk\n  {user}"
+    keys = f"access-key: {PUBLISHER.access_key}\n  secret-key: {PUBLISHER.secret_key}\n"
+    settings = f"rocketmq:\n  name-server: {name_server}\n  producer.group: desk\n  {keys}"
     source = "from rocketbox import RocketBox\n\napp = RocketBox('desk', scan=[__name__])\n"
     with pytest.raises(ConfigurationError) as caught:
         async with service(source, settings + "  topics: {refunds: {queues: 3}}\n").app:

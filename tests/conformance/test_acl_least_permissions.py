@@ -11,7 +11,6 @@ import anyio
 import pytest
 
 from rocketbox.client import (
-    Admin,
     ClientOptions,
     ConsumerOptions,
     Credentials,
@@ -23,25 +22,15 @@ from rocketbox.client import (
 from rocketbox.client.sending import Sender
 from rocketbox.errors import AccessDeniedError, Reject, RetryLater
 from rocketbox.message import ConsumeFromWhere, ConsumeMode, Message, MessageExt
-from tests.conformance.acl import ADMIN, AclServers, May, documented
+from tests.conformance.acl import AclServers, May, documented, producer, user
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.apache, pytest.mark.smoke, pytest.mark.anyio]
 
 
-def user(name: str, secret: str = "") -> Credentials:
-    return Credentials(access_key=name, secret_key=secret or f"secret-of-{name}")
-
-
-# Access keys have more than 6 characters: ACL 1.0 reads nothing of a file with a shorter one.
 SENDER, BOARD, MORGUE = user("sending"), user("boarding"), user("gravedigger")
 ROTATED = user("rotated", "the-first-one")
 LATE = {"group": user("latecomer-to-group"), "topic": user("latecomer-to-topic")}
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +46,9 @@ async def _prepare(servers: AclServers) -> None:
     await servers.let(ROTATED, documented("send to"))
     for lacking, latecomer in LATE.items():
         await servers.let(latecomer, _late(lacking, all_of_it=False))
-    async with Admin(name_server=servers.name_server, client_options=ClientOptions(credentials=ADMIN)) as admin:
-        await admin.create_topic("departures", queues=2)
+    await servers.make_topic()
     await servers.until_known(SENDER)
-    async with producer(servers, SENDER) as sending:
+    async with producer(servers.name_server, SENDER) as sending:
         await sending.send(Message("departures", b"let in"))
 
 
@@ -72,14 +60,6 @@ def _late(lacking: str, *, all_of_it: bool) -> May:
         return May(topics, {group: "SUB"}, policies)
     rest = {name: actions for name, actions in policies.items() if not name.lower().startswith(lacking)}
     return May({} if lacking == "topic" else topics, {} if lacking == "group" else {group: "SUB"}, rest)
-
-
-def producer(servers: AclServers, credentials: object) -> Producer:
-    return Producer(
-        "desk",
-        name_server=servers.name_server,
-        client_options=ClientOptions(credentials=credentials),  # type: ignore[arg-type]
-    )
 
 
 @asynccontextmanager
@@ -115,7 +95,7 @@ async def test_listed_permissions_are_enough_for_retries_dead_letters_order_and_
         if message.body in (b"dead", b"buried"):
             raise Reject("no use")
 
-    async with producer(running, SENDER) as sending:
+    async with producer(running.name_server, SENDER) as sending:
         async with consuming(running, BOARD, "board", handle, begin=ConsumeFromWhere.LAST_OFFSET) as consumer:
             for body in (b"first", b"again", b"dead"):
                 await sending.send(Message("departures", body))
@@ -147,7 +127,7 @@ async def test_a_retry_that_is_sent_like_a_new_message_takes_no_more(running: Ac
 
 async def test_tokens_are_signed_and_not_looked_at(running: AclServers) -> None:
     lent = Credentials(access_key=SENDER.access_key, secret_key=SENDER.secret_key, security_token="ended long ago")
-    async with producer(running, lent) as sending:
+    async with producer(running.name_server, lent) as sending:
         await sending.send(Message("departures", b"with a token"))
 
 
@@ -193,7 +173,7 @@ async def test_keys_are_rotated_while_messages_are_sent_and_none_is_lost(running
             acknowledged.add(body)
             await anyio.sleep(0.01)
 
-    async with producer(running, CredentialsFile(file)) as sending, anyio.create_task_group() as tasks:
+    async with producer(running.name_server, CredentialsFile(file)) as sending, anyio.create_task_group() as tasks:
         tasks.start_soon(send, sending)
         await until(lambda: len(acknowledged) > 10)
         renewed = user("rotated", "the-second-one")

@@ -16,6 +16,7 @@ from rocketbox.client import Credentials
 from tests.conformance.acl import May, acl_servers
 from tests.conformance.apache import NEWEST, ROOT, VERSIONS, apache_servers
 from tests.conformance.secured import TlsFiles
+from tests.support.framework.flight_desk_counts import FIRST_2000, IN_THE_LAKE
 
 pytestmark = pytest.mark.apache
 
@@ -28,18 +29,6 @@ ITS_RIGHTS = May(
         "Group:TOOLS_CONSUMER": ("Sub",),
     }
 )
-FIRST_2000 = {
-    "sent": 2000,
-    "audit: distinct rows": 2000,
-    "desk: distinct rows": 880,
-    "desk: alerts": 33,
-    "desk: rejected, in the dead-letter queue": 5,
-    "lost": 0,
-    "lake: rows": 2000,
-    "lake: rows with a delay": 1988,
-    "lake: messages left out": 0,
-    "lake: messages kept twice": 0,
-}
 EXPECTED = {
     "sent": 27_004,
     "audit: distinct rows": 27_004,
@@ -82,7 +71,7 @@ def test_tls_keys_and_a_namespace_are_a_matter_of_settings(tmp_path: Path) -> No
         anyio.run(servers.let, DESK, ITS_RIGHTS)
         environment = {"NAMESRV": servers.name_server, "ROCKETBOX_CONFIG": str(tmp_path / "secured.yaml")}
         counts = run(tmp_path, environment, "--rows=2000")
-    assert counts == FIRST_2000
+    assert counts == {**FIRST_2000, **IN_THE_LAKE}
 
 
 def run(folder: Path, environment: dict[str, str], *arguments: str) -> dict[str, int]:

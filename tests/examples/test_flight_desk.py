@@ -17,24 +17,11 @@ import yaml
 
 from rocketbox.cli.secure import make_secured
 from starter_examples import flight_desk
+from tests.support.framework.flight_desk_counts import FIRST_2000, IN_THE_LAKE
 
 SECONDS = 280
 SERVERS_USER = "rocketbox.embedded.init-authentication-user"
 COMMAND = ("-m", "starter_examples.flight_desk")
-FIRST_2000 = {
-    "sent": 2000,
-    "audit: distinct rows": 2000,
-    "desk: distinct rows": 880,
-    "desk: alerts": 33,
-    "desk: rejected, in the dead-letter queue": 5,
-    "lost": 0,
-}
-LAKE = {
-    "lake: rows": 2000,
-    "lake: rows with a delay": 1988,
-    "lake: messages left out": 0,
-    "lake: messages kept twice": 0,
-}
 
 
 def hiding(*modules: str) -> tuple[str, ...]:
@@ -92,7 +79,7 @@ def test_everything_arrives_and_the_job_can_be_run_again(tmp_path: Path) -> None
     for _ in range(2):
         job = Job(tmp_path)
         assert job.finish() == 0, job.output
-        assert without("redelivered", job.counts) == {**FIRST_2000, **LAKE}
+        assert without("redelivered", job.counts) == {**FIRST_2000, **IN_THE_LAKE}
         assert job.counts["redelivered (desk and audit)"] >= 1
         assert "Endeavor Air Inc." in job.output
 
@@ -101,7 +88,7 @@ def test_everything_arrives_and_the_job_can_be_run_again(tmp_path: Path) -> None
 def test_a_namespace_is_one_line_of_settings(tmp_path: Path) -> None:
     job = Job(tmp_path, "--rocketmq.namespace=team")
     assert job.finish() == 0, job.output
-    assert without("redelivered", job.counts) == {**FIRST_2000, **LAKE}
+    assert without("redelivered", job.counts) == {**FIRST_2000, **IN_THE_LAKE}
     tables = json.loads((tmp_path / ".rocketbox" / "flight-desk" / "store" / "config" / "topics.json").read_text())
     topics = {name for name in tables["topicConfigTable"] if "departures" in name or "alerts" in name}
     assert topics == {"team%departures", "team%alerts"}
@@ -118,7 +105,7 @@ def test_tls_keys_and_a_namespace_are_a_matter_of_settings(tmp_path: Path) -> No
     (tmp_path / "secured.yaml").write_text(yaml.safe_dump(settings))
     job = Job(tmp_path, environment={"ROCKETBOX_CONFIG": str(tmp_path / "secured.yaml")})
     assert job.finish() == 0, job.output
-    assert without("redelivered", job.counts) == {**FIRST_2000, **LAKE}
+    assert without("redelivered", job.counts) == {**FIRST_2000, **IN_THE_LAKE}
     secret = str(json.loads((tmp_path / "secure" / "server-secrets" / SERVERS_USER).read_text())["password"]).encode()
     kept = tmp_path / ".rocketbox" / "flight-desk"
     told = {path.relative_to(kept) for path in kept.rglob("*") if path.is_file() and secret in path.read_bytes()}
@@ -135,7 +122,7 @@ def test_the_job_killed_once_runs_again(tmp_path: Path) -> None:
     assert killed.finish() == -signal.SIGKILL
     job = Job(tmp_path)
     assert job.finish() == 0, job.output
-    assert without("redelivered", job.counts) == {**FIRST_2000, **LAKE}
+    assert without("redelivered", job.counts) == {**FIRST_2000, **IN_THE_LAKE}
 
 
 def test_the_job_runs_without_spark_when_it_is_told_so(tmp_path: Path) -> None:

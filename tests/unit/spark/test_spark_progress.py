@@ -73,6 +73,16 @@ def progress(of: Store, clock: StillClock | None = None, /, **options: str) -> S
     return StreamProgress(SourceOptions({"nameServer": of.name_server, **options}), clock or StillClock())
 
 
+@asynccontextmanager
+async def five_in_each_queue() -> AsyncIterator[tuple[Store, StillClock, StreamOffset]]:
+    """A topic of two queues with five messages in each, and a query that has planned them."""
+    async with store("orders") as here:
+        clock = StillClock()
+        await here.send(Q0, TEXTS[:5])
+        await here.send(Q1, TEXTS[:5])
+        yield here, clock, await progress(here, clock).next(here.admin, INITIAL)
+
+
 def again(offset: StreamOffset) -> StreamOffset:
     """As it comes back from Spark."""
     return decode_offset(json.loads(json.dumps(encode_offset(offset))))
@@ -512,11 +522,7 @@ async def test_a_batch_waits_for_no_broker_that_it_reads_nothing_of() -> None:
 
 
 async def test_queues_that_were_taken_away_are_looked_at_now_and_then() -> None:
-    async with store("orders") as here:
-        clock = StillClock()
-        await here.send(Q0, TEXTS[:5])
-        await here.send(Q1, TEXTS[:5])
-        start = await progress(here, clock).next(here.admin, INITIAL)
+    async with five_in_each_queue() as (here, clock, start):
         await here.admin.create_topic("orders", queues=1)
         reader = progress(here, clock)
         await reader.next(here.admin, again(start))
@@ -529,11 +535,7 @@ async def test_queues_that_were_taken_away_are_looked_at_now_and_then() -> None:
 
 
 async def test_queues_that_were_taken_away_keep_no_batch_from_being_planned() -> None:
-    async with store("orders") as here:
-        clock = StillClock()
-        await here.send(Q0, TEXTS[:5])
-        await here.send(Q1, TEXTS[:5])
-        start = await progress(here, clock).next(here.admin, INITIAL)
+    async with five_in_each_queue() as (here, clock, start):
         await here.admin.create_topic("orders", queues=1)
         await here.send(Q0, TEXTS[:2])
         reader = progress(here, clock)
@@ -549,11 +551,7 @@ async def test_queues_that_were_taken_away_keep_no_batch_from_being_planned() ->
 async def test_queues_that_are_taken_away_before_they_are_read_are_refused_or_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with store("orders") as here:
-        clock = StillClock()
-        await here.send(Q0, TEXTS[:5])
-        await here.send(Q1, TEXTS[:5])
-        start = await progress(here, clock).next(here.admin, INITIAL)
+    async with five_in_each_queue() as (here, clock, start):
         await here.send(Q1, TEXTS[:3])
         await here.admin.create_topic("orders", queues=1)
         for options in ({}, {"assign": '{"orders": {"broker-a": [0, 1]}}'}):
