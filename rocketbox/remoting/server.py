@@ -205,33 +205,34 @@ class RemotingServer:
 
     def _give_up_handshake(self, connection: Connection, _: int) -> None:
         self.counters.handshakes_given_up += 1
-        self._log.tell(
-            logging.WARNING, self._clock.monotonic(), "handshakes",
-            "the connection with %s is closed: more than %d are in their TLS handshakes (max-handshakes), and it is "
-            "the oldest",
-            connection.remote_address, self._handshakes.limit,
+        self._give_up(
+            connection, "too many connections are in their handshakes",
+            "more than %d are in their TLS handshakes (max-handshakes), and it is the oldest", self._handshakes.limit,
         )  # fmt: skip
-        connection.abort("too many connections are in their handshakes")
 
     def _give_up_half_frame(self, connection: Connection, size: int) -> None:
         self.counters.half_frames_given_up += 1
-        self._log.tell(
-            logging.WARNING, self._clock.monotonic(), "half frames",
-            "the connection with %s is closed: half frames of all connections have more than %d bytes "
-            "(max-half-frame-bytes), and its %d are the oldest",
-            connection.remote_address, self._half_frames.limit, size,
+        self._give_up(
+            connection, "half frames of all connections are too many bytes",
+            "half frames of all connections have more than %d bytes (max-half-frame-bytes), and its %d are the oldest",
+            self._half_frames.limit, size,
         )  # fmt: skip
-        connection.abort("half frames of all connections are too many bytes")
 
     def _give_up_unread(self, connection: Connection, size: int) -> None:
         self.counters.unread_given_up += 1
-        self._log.tell(
-            logging.WARNING, self._clock.monotonic(), "unread",
-            "the connection with %s is closed: more than %d bytes wait for peers that do not read (max-unread-bytes), "
-            "its %d the longest",
-            connection.remote_address, self._unread.limit, size,
+        self._give_up(
+            connection, "the peer does not read",
+            "more than %d bytes wait for peers that do not read (max-unread-bytes), its %d the longest",
+            self._unread.limit, size,
         )  # fmt: skip
-        connection.abort("the peer does not read")
+
+    def _give_up(self, connection: Connection, reason: str, why: str, *values: int) -> None:
+        """Close it for what all of them hold together; each reason is logged now and then."""
+        self._log.tell(
+            logging.WARNING, self._clock.monotonic(), reason,
+            f"the connection with %s is closed: {why}", connection.remote_address, *values,
+        )  # fmt: skip
+        connection.abort(reason)
 
     def _call(self, callback: Callable[[Connection], None] | None, connection: Connection) -> None:
         if callback is not None:

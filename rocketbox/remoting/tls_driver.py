@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import ssl
 import threading
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from rocketbox.remoting.asyncio_driver import AsyncioDriver, why_lost
@@ -43,7 +44,7 @@ _buffers = _Buffers()
 _RESET = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED})
 
 
-class _TlsDriver(AsyncioDriver):
+class _TlsDriver(AsyncioDriver, ABC):
     """What both sides do when the handshake is over."""
 
     def __init__(self, opened: Opened, session: TlsSession | None) -> None:
@@ -77,13 +78,13 @@ class _TlsDriver(AsyncioDriver):
         except ssl.SSLError as error:
             self._fail(session, error)
 
+    @abstractmethod
     def _established(self) -> bool:
         """The handshake is over; whether the connection is wanted."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _failed(self, error: ssl.SSLError) -> None:
         """The handshake has failed, and the other side is told so."""
-        raise NotImplementedError
 
     def _pass_on_own(self, session: TlsSession) -> None:
         """Write what TLS itself has to say."""
