@@ -35,6 +35,7 @@ from rocketbox.boot.masking import mask, masked_traceback
 from rocketbox.boot.overrides import replacements_in
 from rocketbox.boot.report import ConditionsReport
 from rocketbox.boot.secrets import secrets_of
+from rocketbox.boot.settings_file import find_settings_file
 from rocketbox.errors import ClientStateError, ConfigurationError, ForkedError, NotStartedError
 from rocketbox.frozen_heap import freeze_program, freeze_run
 from rocketbox.loops import loop_options
@@ -410,6 +411,15 @@ class RocketBox(HookDecorators):
     def checked(self, launch: Launch) -> Assembly:
         """As :meth:`check`, of a start with all that a launch carries: for tools of tests."""
         return self._assemble(launch)
+
+    def settings_file(self, *, config: Path | str | None = None, directory: Path | None = None) -> Path | None:
+        """The file that a start in ``directory`` (else where the process is) has its settings of; None: there is none.
+
+        Raises ConfigurationError for one that is named and does not exist.
+        """
+        module_file = getattr(sys.modules.get(self._home), "__file__", None)
+        beside = None if module_file is None else Path(module_file)
+        return find_settings_file(config or self._config, directory=directory, beside=beside)
 
     def settings_models(self) -> dict[str, type[BaseModel]]:
         """The models of all settings of the application, by their prefixes; ConfigurationError if modules fail."""
