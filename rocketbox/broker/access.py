@@ -15,6 +15,7 @@ import os
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ __all__ = ["PlainAclFile", "ServerAccess", "access_findings", "registration_sour
 _log = logging.getLogger(__name__)
 
 LOOKS_EVERY = 1.0  # seconds between two looks at the file of accounts
+SETTLED_AFTER = 0.1  # seconds between two looks at one that has changed, which must be alike
 INNER_NAME = "rocketbox-servers-"
 
 
@@ -52,8 +54,11 @@ class PlainAclFile:
         self._clock = clock
         self._seen: tuple[int, int, int] | None = None
 
-    def read(self) -> PlainTable:
-        """What it says now. Raises ConfigurationError with everything that is wrong with it."""
+    def read(self, *, again: bool = False) -> PlainTable:
+        """What it says now. Raises ConfigurationError with everything that is wrong with it.
+
+        One that is read ``again`` and is empty is wrong: whoever writes it anew makes it empty first.
+        """
         from rocketbox.access.plain_file import LARGEST, read_plain_acl  # only who has such a file loads YAML
 
         label = str(self._path)
@@ -65,6 +70,9 @@ class PlainAclFile:
             with self._path.open("rb") as file:
                 mode = os.fstat(file.fileno()).st_mode
                 data = file.read(LARGEST + 1)
+            if len(data) > LARGEST:
+                what = f"the file of accounts {label} has more than {LARGEST} bytes"
+                raise ConfigurationError(Finding(what, label, "shorten it"))
             text = data.decode("utf-8-sig")
         except OSError as error:
             what = f"the file of accounts {label} cannot be read: {error.strerror}"
@@ -72,6 +80,9 @@ class PlainAclFile:
         except UnicodeDecodeError as error:
             what = f"the file of accounts {label} is not UTF-8: byte {error.start}"
             raise ConfigurationError(Finding(what, label, "save it as UTF-8")) from None
+        if again and not text.strip():
+            what = f"the file of accounts {label} is empty"
+            raise ConfigurationError(Finding(what, label, "write accounts: [] to take all of them away"))
         table = read_plain_acl(text, label)
         if table.trusts_everybody and self._trusts_everybody is not None:
             self._trusts_everybody()
@@ -87,12 +98,22 @@ class PlainAclFile:
         while True:
             await self._clock.sleep(LOOKS_EVERY)
             try:
-                changed = await run_blocking(self._state) != self._seen
-                if changed:
-                    self._accounts.replace(await run_blocking(self.read))
+                if await self._has_changed():
+                    self._accounts.replace(await run_blocking(partial(self.read, again=True)))
                     _log.info("accounts were read again from %s: %d", self._path, len(self._accounts.table.accounts))
             except ConfigurationError as error:
                 _log.error("the file of accounts has changed and cannot be used, those before stay:\n%s", error)
+
+    async def _has_changed(self) -> bool:
+        """Whether it is another one than was read, and nobody writes it just now: two looks have found the same."""
+        state = await run_blocking(self._state)
+        while state != self._seen:
+            before = state
+            await self._clock.sleep(SETTLED_AFTER)
+            state = await run_blocking(self._state)
+            if state == before:
+                return True
+        return False
 
     def _state(self) -> tuple[int, int, int] | None:
         """What tells two versions of the file apart, that of a link's target; None when there is none."""

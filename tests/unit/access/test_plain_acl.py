@@ -158,6 +158,37 @@ def test_an_empty_file_knows_nobody(tmp_path: Path) -> None:
     assert access.control.find(access.inner.access_key) is not None
 
 
+def test_a_file_that_is_too_large_is_refused_and_not_cut(tmp_path: Path) -> None:
+    (tmp_path / "acl.yml").write_text(f"# {'é' * 600_000}\n{SOUND}", "utf-8")  # fewer characters than bytes
+    options = read_broker_options(
+        {"acl-enable": True, "acl-file": str(tmp_path / "acl.yml")}, store_path_root_dir=tmp_path
+    )
+    with pytest.raises(ConfigurationError, match="has more than 1048576 bytes"):
+        server_access(options, RealClock())
+
+
+@pytest.mark.anyio
+async def test_a_file_that_is_being_written_takes_no_account_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever writes a file anew makes it empty first."""
+    file = anyio.Path(tmp_path / "acl.yml")
+    text = "accounts: [{accessKey: RocketMQ, secretKey: secret-of-RocketMQ, topicPerms: [T=PUB]}]"
+    await file.write_text(text)
+    async with broker_with_access({"acl-enable": True, "acl-file": str(file)}, clock=HastyClock()) as users:
+        wire = await users.wire(keys_of("RocketMQ"))
+        await file.write_text("")
+        with anyio.fail_after(PATIENCE):
+            while "acl.yml is empty" not in caplog.text:
+                assert (await wire.send("T")).code == 0
+                await anyio.sleep(0.01)
+        assert (await wire.send("T")).code == 0
+        await file.write_text("accounts: []")
+        with anyio.fail_after(PATIENCE):
+            while (await wire.send("T")).code == 0:
+                await anyio.sleep(0.01)
+
+
 @pytest.mark.anyio
 async def test_the_file_is_read_again_and_a_wrong_one_changes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
