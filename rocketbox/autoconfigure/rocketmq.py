@@ -221,7 +221,9 @@ async def _expect_an_answer(instance: MQClientInstance, key: str, service: Servi
     try:
         await instance.find_route(TBW102)  # any topic would do: whoever answers is there
     except AccessDeniedError as error:
-        raise ConfigurationError(Finding(str(error), service.where(key))) from error
+        if error.wrong_keys or error.who is None:
+            raise ConfigurationError(Finding(str(error), service.where(key))) from error
+        # It is there, and takes the keys: nothing of the service needs a right to just this topic.
     except BrokerError as error:
         if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from types import ModuleType
 
 import pytest
@@ -15,7 +15,7 @@ from rocketbox.autoconfigure.service import of_cluster
 from rocketbox.autoconfigure.users import ClientInstances, ClusterClients
 from rocketbox.boot.marks import Phase
 from rocketbox.cli.app import app as cli
-from rocketbox.client import Credentials, MQClientInstance, Producer
+from rocketbox.client import ClientOptions, Credentials, MQClientInstance, Producer
 from rocketbox.client.local_offsets import default_offset_dir
 from rocketbox.errors import ConfigurationError
 from rocketbox.listeners.options import GroupOptions, consumer_options
@@ -297,6 +297,23 @@ def test_a_spark_listener_is_the_user_of_its_group_and_keys_stay_on_this_machine
     assert "group 'lake' of a Spark listener has keys from the settings or a bean" in finding.what
     assert "say rocketmq.credentials-file" in str(finding.fix)
     assert (finding.where or "").endswith(".py:7")
+
+
+@pytest.mark.parametrize("remark", ["No default permission for topic:TBW102", "no matched policies."])
+@pytest.mark.anyio
+async def test_a_name_server_that_takes_the_keys_answers_whatever_they_may(service: ServiceMaker, remark: str) -> None:
+    """What is asked for is any topic, to which nobody needs a right."""
+    assembly = module_of(service, BASE, listener()).app.look()
+    code, keys = ResponseCode.NO_PERMISSION, Credentials(access_key="publisher", secret_key="secret")
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        cluster.name_server.scripts[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda _, request: RemotingCommand.response(
+            code, remark
+        )
+        for options, is_refused in ((ClientOptions(credentials=keys), False), (ClientOptions(), True)):
+            address, clock, network = cluster.name_server.address, cluster.clock, cluster.network
+            async with MQClientInstance(address, options=options, clock=clock, network=network) as instance:
+                with pytest.raises(ConfigurationError) if is_refused else nullcontext():
+                    await _expect_an_answer(instance, "rocketmq.name-server", assembly.service)
 
 
 @pytest.mark.anyio
