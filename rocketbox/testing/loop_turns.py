@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sized
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextvars import Context
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import anyio
@@ -43,6 +43,7 @@ __all__ = [
     "is_ours",
     "is_users_frame",
     "is_users_own",
+    "is_users_own_code",
     "line_of_thread",
     "real_wait",
     "users_coroutine",
@@ -169,6 +170,7 @@ class LoopTurns:
             ) from error
         self._real = RealClock()
         self._former: Any = None
+        self._started: Callable[[asyncio.Task[Any]], object] = lambda task: None
         self._put: dict[str, Any] = {}
         self._before: dict[str, Any] = {}  # what somebody else had put there
         ready: Sized | None = getattr(self.loop, "_ready", None)  # a detail of asyncio's own loops
@@ -210,8 +212,12 @@ class LoopTurns:
         return asyncio.current_task()
 
     def start(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """A task that belongs to no task group, and so may be waited for in any other task."""
-        return self.loop.create_task(work, name=name)
+        """A task that belongs to no task group, and so may be waited for in any other task; it begins in the next turn,
+        also where the loop's tasks begin at once (``asyncio.eager_task_factory``).
+        """
+        task = asyncio.Task(work, loop=self.loop, name=name)
+        self._started(task)
+        return task
 
     async def see_through(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         """Return when it has ended, however often this task is cancelled meanwhile; that is raised then."""
@@ -248,14 +254,9 @@ class LoopTurns:
         """
         if self._noted is not None:
             self._noted.watch()
-        former = self._former = self.loop.get_task_factory()
-
-        def make(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> Any:
-            task: Any = asyncio.Task(work, loop=loop, **options) if former is None else former(loop, work, **options)
-            started(task)
-            return task
-
-        self.loop.set_task_factory(make)
+        self._started = started
+        self._former = self.loop.get_task_factory()
+        self.loop.set_task_factory(_telling_of_tasks(self._former, started))
         run_in_executor = self.loop.run_in_executor
 
         def run(executor: Executor | None, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
@@ -282,8 +283,32 @@ class LoopTurns:
                 del own[name]
                 own.update({name: self._before[name]} if name in self._before else {})
         self.loop.set_task_factory(self._former)
+        self._started = lambda task: None
         if self._noted is not None:
             self._noted.unwatch()
+
+
+def _telling_of_tasks(former: Any, started: Callable[[asyncio.Task[Any]], object]) -> Any:
+    """A factory of tasks as the former one, which tells of each that it has made."""
+    if sys.version_info >= (3, 12) and getattr(former, "__code__", None) is asyncio.eager_task_factory.__code__:
+        # anyio knows the loop's factory by its code, and has its own tasks made by what is in it: they must not begin
+        # before it knows of them.
+        construct = former.__closure__[0].cell_contents
+
+        def construct_and_tell(work: Any, **options: Any) -> Any:
+            task = construct(work, **options)
+            if not task.done():  # Python 3.12.1 crashes when a task that has ended so is asked for its coroutine
+                started(task)
+            return task
+
+        return asyncio.create_eager_task_factory(construct_and_tell)
+
+    def make(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> Any:
+        task: Any = asyncio.Task(work, loop=loop, **options) if former is None else former(loop, work, **options)
+        started(task)
+        return task
+
+    return make
 
 
 def _telling_of_timers(
@@ -425,7 +450,12 @@ def is_users_own(function: Any) -> bool:
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     if code is None and not inspect.isroutine(function):
         code = getattr(type(function).__call__, "__code__", None)
-    return code is not None and SITE not in code.co_filename and not code.co_filename.startswith((OWN, *LIBRARIES))
+    return code is not None and is_users_own_code(code)
+
+
+def is_users_own_code(code: CodeType) -> bool:
+    """Whether it is the user's, and neither of a library nor rocketbox's own."""
+    return SITE not in code.co_filename and not code.co_filename.startswith((OWN, *LIBRARIES))
 
 
 def users_coroutine(awaited: Any) -> Coroutine[Any, Any, Any] | None:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from math import inf
+from types import FrameType
 from typing import Any, Protocol
 from weakref import WeakSet
 
@@ -37,6 +38,7 @@ from rocketbox.testing.loop_turns import (
     ThreadCall,
     is_ours,
     is_users_own,
+    is_users_own_code,
     line_of_thread,
     real_wait,
     users_coroutine,
@@ -415,10 +417,10 @@ class Observer:
                 yield RealWait(f"a thread of {pool.name}", ", ".join(lines))
 
 
-def thread_started(thread: threading.Thread) -> None:
+def thread_started(thread: threading.Thread, starter: FrameType) -> None:
     """A thread is about to start: by a handler, if this is the context of one; what it starts itself is so as well."""
     running = _call.get()
-    if running is None or not StartedThread.is_meant(thread):
+    if running is None or not StartedThread.is_meant(thread, starter):
         return
     run = thread.run
 
@@ -430,9 +432,13 @@ def thread_started(thread: threading.Thread) -> None:
     running.threads.add(StartedThread(thread))
 
 
-def submitted_to_pool(function: Callable[..., Any]) -> ThreadCall | None:
-    """A function is given to a pool of threads: what is called instead, where a handler gives one of the user's own."""
-    return ThreadCall(function) if _call.get() is not None and is_users_own(function) else None
+def submitted_to_pool(function: Callable[..., Any], who: FrameType) -> ThreadCall | None:
+    """A function is given to a pool of threads: what is called instead, where a handler gives it.
+
+    It, or who gives it, is the user's own: what a library gives to a pool of its own may be there to stay.
+    """
+    is_meant = _call.get() is not None and (is_users_own(function) or is_users_own_code(who.f_code))
+    return ThreadCall(function) if is_meant else None
 
 
 def in_thread_of_pool(call: ThreadCall) -> None:

@@ -1,29 +1,34 @@
 """What a handler starts that goes on by itself: threads, calls in pools of threads, and timers of the event loop.
 
-Seen is what must come to an end, and is the user's own code: a thread that nobody has made a daemon, and a function of
-the user's that a pool or a timer calls. A daemon may be meant to go on for ever, and so may what a library keeps, such
-as the connections of a pool: nobody can tell. Threads that a ``def`` handler starts are daemons if nobody says anything
-else, since its own thread is one.
+Seen is what must come to an end, and is the user's own doing: a thread that nobody has made a daemon, or a function
+that a pool calls, where the function or who hands it over is the user's own code; and a function of the user's that a
+timer calls. A daemon may be meant to go on for ever, and so may what a library keeps, such as the connections of a
+pool: nobody can tell. Threads that a ``def`` handler starts are daemons if nobody says anything else, since its own
+thread is one.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from rocketbox.hints import place_of
-from rocketbox.testing.loop_turns import ThreadCall, is_users_own, line_of_thread
+from rocketbox.testing.loop_turns import ThreadCall, is_users_own, is_users_own_code, line_of_thread
 
 __all__ = ["StartedThread", "TimerCall", "telling_of_threads"]
 
-Started = Callable[[threading.Thread], object]
-Submitted = Callable[[Callable[..., Any]], ThreadCall | None]
+Started = Callable[[threading.Thread, FrameType], object]
+Submitted = Callable[[Callable[..., Any], FrameType], ThreadCall | None]
 
+OF_POOLS = os.path.dirname(futures.__file__) + os.sep
 INHERITED = "_rocketbox_inherited_daemon"  # of a thread: nobody said that it is a daemon, but who made it is one
 
 
@@ -36,16 +41,17 @@ class StartedThread:
         self._thread = thread
 
     @staticmethod
-    def is_meant(thread: threading.Thread) -> bool:
-        """Whether it is one that comes to an end, of the user's own code."""
+    def is_meant(thread: threading.Thread, starter: FrameType) -> bool:
+        """Whether it is one that comes to an end, of the user's own code, or given by it what it is to run."""
         if isinstance(thread, threading.Timer):
             runs: Any = thread.function
         elif type(thread).run is threading.Thread.run:
             runs = getattr(thread, "_target", None)
         else:
             runs = thread.run
-        is_daemon = thread.daemon and not getattr(thread, INHERITED, False)
-        return not is_daemon and is_users_own(runs)
+        if thread.daemon and not getattr(thread, INHERITED, False):
+            return False
+        return is_users_own(runs) or (type(thread) is threading.Thread and is_users_own_code(starter.f_code))
 
     @property
     def goes_on(self) -> bool:
@@ -104,14 +110,14 @@ class _Taps:
         @functools.wraps(start)
         def tell_and_start(thread: threading.Thread) -> None:
             if self._is_on:
-                started(thread)
+                started(thread, sys._getframe(1))
             start(thread)
 
         @functools.wraps(submit)
         def submit_and_tell(
             pool: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any, **named: Any
         ) -> Future[Any]:
-            call = submitted(function) if self._is_on else None
+            call = submitted(function, _who_hands_over(sys._getframe(1))) if self._is_on else None
             if call is None:
                 return submit(pool, function, *args, **named)
             call.future = submit(pool, call, *args, **named)
@@ -134,6 +140,13 @@ class _Taps:
                 setattr(owner, name, former)
 
 
+def _who_hands_over(frame: FrameType) -> FrameType:
+    """Who calls ``submit``, or ``map``, which does."""
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(OF_POOLS):
+        frame = frame.f_back
+    return frame
+
+
 _guard = threading.Lock()
 _users = 0  # how many ask for the taps
 _taps: _Taps | None = None
@@ -146,8 +159,8 @@ def telling_of_threads(
     """``started`` is called with each thread of the process that is about to start, by who starts it.
 
     ``submitted`` is called with each function that is given to a pool of threads, by who gives it; what it returns is
-    called instead, and ``in_thread`` is told of it then. However often it is to be told, it is told once: all who ask
-    give the same functions.
+    called instead, and ``in_thread`` is told of it then. The first two are given the frame of who does it as well.
+    However often it is to be told, it is told once: all who ask give the same functions.
     """
     global _taps, _users
     with _guard:

@@ -14,7 +14,7 @@ from rocketbox import RocketBox
 from rocketbox.errors import RequestTimeoutError
 from rocketbox.testing import Harness, Outcome, StuckError
 from tests.support.framework.services import ServiceMaker
-from tests.support.loops import UVLOOP, needs_uvloop
+from tests.support.loops import ASYNCIO_LOOPS
 
 pytestmark = pytest.mark.anyio
 
@@ -240,7 +240,7 @@ def harness_of(slow: ModuleType) -> Callable[..., Harness]:
     return make
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio", pytest.param(UVLOOP, id="uvloop", marks=needs_uvloop)])
+@pytest.mark.parametrize("anyio_backend", ASYNCIO_LOOPS)
 @pytest.mark.parametrize(
     ("topic", "seen"),
     [
@@ -268,7 +268,7 @@ async def test_what_goes_on_in_real_time_is_waited_for_while_time_stands_still(
         assert all(59.9 < time < 60.1 for time in times)
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio", pytest.param(UVLOOP, id="uvloop", marks=needs_uvloop)])
+@pytest.mark.parametrize("anyio_backend", ASYNCIO_LOOPS)
 async def test_time_stands_still_however_a_handler_waits(slow: ModuleType, harness_of: Callable[..., Harness]) -> None:
     async with harness_of("waits") as harness:
         before = harness.now
@@ -287,7 +287,7 @@ async def test_a_task_of_a_library_that_a_handler_leaves_behind_is_waited_for(
         assert slow.leaves.task.done()
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio", pytest.param(UVLOOP, id="uvloop", marks=needs_uvloop)])
+@pytest.mark.parametrize("anyio_backend", ASYNCIO_LOOPS)
 async def test_a_thread_whose_call_was_given_up_is_waited_for_and_what_it_sends_is_handled(
     slow: ModuleType, harness_of: Callable[..., Harness]
 ) -> None:
@@ -383,7 +383,7 @@ async def test_a_handler_that_hangs_is_named_with_its_line(
             slow.release.set()
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio", pytest.param(UVLOOP, id="uvloop", marks=needs_uvloop)])
+@pytest.mark.parametrize("anyio_backend", ASYNCIO_LOOPS)
 async def test_a_handler_that_polls_in_each_turn_of_the_loop_is_waited_for_and_named(
     slow: ModuleType, harness_of: Callable[..., Harness]
 ) -> None:

@@ -17,12 +17,12 @@ from rocketbox.testing.loop_turns import LoopTurns, RealWait
 from rocketbox.testing.pace import Pace
 from rocketbox.testing.virtual_clock import VirtualClock
 from tests.support.framework.services import ServiceMaker
-from tests.support.loops import UVLOOP, needs_uvloop
+from tests.support.loops import ASYNCIO_LOOPS
 
 pytestmark = pytest.mark.anyio
 
 SOURCE = """
-import asyncio, functools, sqlite3, threading, time
+import asyncio, functools, sched, sqlite3, threading, time
 from concurrent.futures import ThreadPoolExecutor
 import httpx
 from rocketbox import RocketBox, RocketMQTemplate, rocketmq_listener
@@ -54,6 +54,11 @@ def from_a_thread(call):
     loop = asyncio.get_running_loop()
     start(lambda: call(loop))
 
+def scheduled(text):
+    calls = sched.scheduler()
+    calls.enter(0.05, 1, note, (text,))
+    return calls
+
 pool = ThreadPoolExecutor(2)
 
 ways = {
@@ -66,6 +71,9 @@ ways = {
     "a class of threads": lambda: Worker().start(),
     "a timer thread": lambda: threading.Timer(0.02, work, ("a timer thread",)).start(),
     "a pool": lambda: pool.submit(work, text="a pool"),
+    "a function of Python's in a pool": lambda: pool.submit(scheduled("a function of Python's in a pool").run),
+    "one that a pool maps": lambda: pool.map(sched.scheduler.run, [scheduled("one that a pool maps")]),
+    "one in a thread": lambda: start(scheduled("one in a thread").run),
     "call_later of a thread": lambda: from_a_thread(
         lambda loop: loop.call_soon_threadsafe(loop.call_later, 0.05, note, "call_later of a thread")
     ),
@@ -161,7 +169,7 @@ def harness_of(starts: ModuleType, *topics: str, patience: float = 10) -> Harnes
     return harness
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio", pytest.param(UVLOOP, id="uvloop", marks=needs_uvloop)])
+@pytest.mark.parametrize("anyio_backend", ASYNCIO_LOOPS)
 async def test_threads_and_timers_of_a_handler_are_waited_for_while_time_stands_still(starts: ModuleType) -> None:
     originals = threading.Thread.start, threading.Thread.__init__, ThreadPoolExecutor.submit
     async with harness_of(starts, "starts", "blocks") as harness:
