@@ -8,7 +8,7 @@ from typing import Any
 from rocketbox.application import RocketBox
 from rocketbox.autoconfigure.assembly import Assembly
 from rocketbox.autoconfigure.spark_listening import SparkPlan
-from rocketbox.autoconfigure.users import PlannedClients
+from rocketbox.autoconfigure.users import ClientPlan, PlannedClients
 from rocketbox.client.send_back import DEFAULT_MAX_RECONSUME_TIMES
 from rocketbox.hints import name_of
 from rocketbox.listeners.plans import ContainerPlan
@@ -18,7 +18,10 @@ from rocketbox.protocol.codes import dlq_topic
 from rocketbox.protocol.namespaces import Namespace
 from rocketbox.testing.errors import HarnessError
 
-__all__ = ["Listened"]
+__all__ = ["Asking", "Listened"]
+
+Asking = tuple[str | None, str | None]
+"""A cluster and a group of listeners there; without a group, what the service sends there."""
 
 
 class Listened:
@@ -45,43 +48,59 @@ class Listened:
         """All of them, each once, by its first name: None is the main one."""
         return list(dict.fromkeys([None, *self._first_names.values()]))
 
+    @property
+    def further_clusters(self) -> list[str]:
+        """All names of further clusters."""
+        return list(self._first_names)
+
     def same_as(self, cluster: str | None) -> str | None:
         """The first name of a cluster that has several; None is the main one."""
         return self._first_names.get(cluster, cluster) if cluster else None
 
     def check_cluster(self, cluster: str | None) -> None:
         """Raises HarnessError for a name that the settings do not have."""
-        known = list(self._first_names)
+        known = self.further_clusters
         if cluster and cluster not in known:
             others = f"its further clusters are: {', '.join(known)}" if known else "it has no further ones"
             raise HarnessError(f"{cluster!r} is no cluster of {self._app.name} (rocketmq.clusters); {others}")
 
-    def topics(self, cluster: str | None, *, of_spark: bool = False) -> list[tuple[Namespace, str]]:
-        """Those that listeners take from, and those that they send on to, of the cluster with that first name; with the
-        namespace that each is in.
+    def topics(self, cluster: str | None, *, of_spark: bool = False) -> dict[tuple[Namespace, str], Asking]:
+        """Those that listeners take from, and those that they send on to, of the cluster with that first name.
+
+        Each with the namespace that it is in, and who asks for it first.
 
         ``of_spark``: the topics of Spark listeners as well, and those of their dead letters. They are there before they
         are asked for: no test waits for one to be made.
         """
-        topics: dict[tuple[Namespace, str], None] = {}
+        topics: dict[tuple[Namespace, str], Asking] = {}
+
+        def ask(topic: str, of: str | None, group: str | None = None) -> None:
+            if self.same_as(of) == cluster:
+                topics.setdefault((self.namespace_of(of, group), topic), (of, group))
+
         for plan in self._spark if of_spark else ():
-            if self.same_as(plan.cluster) == cluster:
-                namespace = self.namespace_of(plan.cluster, plan.group)
-                topics |= {(namespace, plan.topic): None, (namespace, dlq_topic(plan.group)): None}
+            ask(plan.topic, plan.cluster, plan.group)
+            ask(dlq_topic(plan.group), plan.cluster, plan.group)
         for each in self.plans:
             for function in each.functions:
-                if self.same_as(each.cluster) == cluster:
-                    topics[self.namespace_of(each.cluster, each.group), function.topic] = None
+                ask(function.topic, each.cluster, each.group)
                 for reply in function.replies:
-                    if self.same_as(to := reply.cluster or each.cluster) == cluster:
-                        topics[self.namespace_of(to), reply.destination.partition(":")[0]] = None
-        return list(topics)
+                    ask(reply.destination.partition(":")[0], reply.cluster or each.cluster)
+        return topics
+
+    def clients(self, cluster: str) -> tuple[ClientPlan, ...]:
+        """All clients of a cluster, by its name; empty for the main one."""
+        clients = self._clients.clusters.get(cluster)
+        return () if clients is None else clients.clients
+
+    def client_of(self, cluster: str | None, group: str | None = None) -> ClientPlan:
+        """Who a group's listeners are to a cluster; with no group, who sends there."""
+        clients = self._clients.clusters[cluster or ""]
+        return clients.producer if group is None else clients.groups[group]
 
     def namespace_of(self, cluster: str | None, group: str | None = None) -> Namespace:
-        """The namespace of a group's listeners in a cluster; with no group, of what the service sends there."""
-        clients = self._clients.clusters[cluster or ""]
-        client = clients.producer if group is None else clients.groups[group]
-        return Namespace(client.user.namespace or "")
+        """The namespace of that client."""
+        return Namespace(self.client_of(cluster, group).user.namespace or "")
 
     def namespaces(self, cluster: str | None) -> list[Namespace]:
         """All namespaces in the cluster with that first name."""

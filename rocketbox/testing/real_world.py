@@ -20,19 +20,19 @@ from rocketbox.autoconfigure.assembly import Assembly
 from rocketbox.autoconfigure.key_rules import servers_in
 from rocketbox.autoconfigure.loading import Launch
 from rocketbox.autoconfigure.machine import Machine
-from rocketbox.autoconfigure.properties import cluster_prefix
+from rocketbox.autoconfigure.properties import ClusterProperties, cluster_prefix
+from rocketbox.autoconfigure.users import ClientPlan, CredentialsBean, User
 from rocketbox.client import Admin, ClientOptions
 from rocketbox.client.needed_topics import find_topic, make_topic, until_in_route
-from rocketbox.client.options import TopicOptions
+from rocketbox.client.options import DEFAULT_INSTANCE_NAME, TopicOptions
 from rocketbox.clock import RealClock
 from rocketbox.durations import format_duration
-from rocketbox.errors import BrokerError, NoRouteError
+from rocketbox.errors import BrokerError, NoRouteError, NotStartedError
 from rocketbox.listeners import ListenerContainer
 from rocketbox.listeners.container_state import ContainerStatus
 from rocketbox.listeners.plans import ContainerPlan
 from rocketbox.message import ConsumeMode, MessageExt, MessageModel, MessageQueue
 from rocketbox.protocol.codes import ResponseCode, retry_topic
-from rocketbox.protocol.namespaces import Namespace
 from rocketbox.storage.memory_storage import MemoryStorage
 from rocketbox.testing.addresses import MAIN
 from rocketbox.testing.dead_letter_queues import DeadLetterQueues
@@ -152,7 +152,7 @@ class RealWorld:
         self._listened = listened
         self._seen: Observer
         self._dead_letters: DeadLetterQueues
-        self._admins: dict[tuple[str | None, Namespace], Admin] = {}
+        self._admins: dict[tuple[str, User], Admin] = {}  # by the name of a cluster, and who asks
         self.offsets_before: dict[tuple[str, str | None, MessageQueue], int] = {}
         """Where its groups begin, by group and its cluster: behind what earlier runs have left."""
 
@@ -181,14 +181,14 @@ class RealWorld:
         assembly = self._app.checked(launch)
         self._listened.planned(assembly, self._find_clusters(assembly))
         async with AsyncExitStack() as stack:
+            for name in ("", *self._listened.further_clusters):
+                for client in self._listened.clients(name):
+                    options = _options(client, assembly.rocketmq.cluster(name))
+                    admin = Admin(self._name_servers[name], client_options=options)
+                    self._admins[name, client.user] = await stack.enter_async_context(admin)
             for cluster in self._listened.clusters:
-                for namespace in self._listened.namespaces(cluster):
-                    options = ClientOptions(namespace=namespace.name or None)
-                    self._admins[cluster, namespace] = await stack.enter_async_context(
-                        Admin(self._name_servers[cluster or ""], client_options=options)
-                    )
-                for namespace, topic in self._listened.topics(cluster):
-                    await self._make(self._admins[cluster, namespace], topic)
+                for (_, topic), asking in self._listened.topics(cluster).items():
+                    await self._make(self._admin(*asking), topic)
             for plan in self._listened.plans:
                 if plan.options.message_model is MessageModel.CLUSTERING:
                     await self._begin_at_the_end(plan)
@@ -215,9 +215,11 @@ class RealWorld:
             first_names[name] = known.setdefault(servers_in(self._name_servers[name]), name)
         return first_names
 
-    def _admin(self, cluster: str | None, group: str) -> Admin:
-        """What looks at the group's queues, in its namespace."""
-        return self._admins[self._listened.same_as(cluster), self._listened.namespace_of(cluster, group)]
+    def _admin(self, cluster: str | None, group: str | None) -> Admin:
+        """What asks the servers as the group's listeners do, in their namespace and with their keys; with no group, as
+        who sends there.
+        """
+        return self._admins[cluster or "", self._listened.client_of(cluster, group).user]
 
     async def _make(self, admin: Admin, topic: str) -> None:
         """The topic on all brokers that do not have it."""
@@ -330,6 +332,19 @@ class RealWorld:
     def stored(self, cluster: str | None, queue: MessageQueue, offset: int) -> MessageExt | None:
         """Refused."""
         raise _cannot("a message is delivered again by a broker in memory alone")
+
+
+def _options(client: ClientPlan, cluster: ClusterProperties) -> ClientOptions:
+    """Those by which a cluster is asked what the client would see: its keys, TLS and namespace. Raises HarnessError."""
+    try:
+        options = client.options(cluster)
+    except NotStartedError as error:
+        assert isinstance(client.user.credentials, CredentialsBean)
+        raise HarnessError(
+            f"bean {client.user.credentials.label} gives the keys when the service starts, and a harness asks real "
+            "servers before: give it one that is there, Harness(app, beans={CredentialsProvider: ...})"
+        ) from error
+    return replace(options, instance_name=DEFAULT_INSTANCE_NAME)  # it is another client than the service's
 
 
 async def _commit(admin: Admin, group: str, queue: MessageQueue, offset: int) -> None:
