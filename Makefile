@@ -25,7 +25,7 @@ EXTRAS := spark,dev$(if $(HAS_JAVA),,$(comma)spark-jre)
 # The stamp is named by what decides the content of the environment.
 STAMP := $(VENV)/.stamp-$(shell cat pyproject.toml | cksum | tr -dc '0-9')-$(if $(HAS_JAVA),java,jre)
 
-.PHONY: demo test check bench conformance chaos mutants simulate env clean help
+.PHONY: demo test check bench conformance chaos mutants simulate soak env clean help
 
 help: ## show these targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ mutants: $(STAMP) ## break one promise after the other and show which test notic
 
 simulate: $(STAMP) ## run clients and servers on virtual time, as seeds decide (SEEDS=100000)
 	@$(BIN)/python -m tests.simulation $(SEEDS) $(ARGS)
+
+soak: $(STAMP) ## run the harness's own tests 1,000 times, each time in another order (ARGS="--load 2"; it goes on where it was stopped)
+	@$(BIN)/python -m tests.soak $(ARGS)
 
 clean: ## remove the environment and what runs have left
 	rm -rf $(VENV) .rocketbox .pytest_cache .mypy_cache .ruff_cache spark-warehouse

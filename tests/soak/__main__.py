@@ -1,0 +1,136 @@
+"""``make soak`` runs the tests of the harness 1,000 times: a harness that fails now and then is worse than none.
+
+Each run is a process of its own with a seed: the order of its tests, and of its hashes. With ``--load 2`` two processes
+beside it keep two cores busy all the time. What was run stands in ``.rocketbox/soak/runs.jsonl``, so that the command
+goes on where it was stopped, and the output of a run that failed beside it; ``--seed 17`` runs one of them again.
+Status 1 when a run has failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+
+from tests.soak.order import SEED
+
+__all__ = ["main"]
+
+HARNESS = ("tests/unit/testing",)
+FOLDER = Path(".rocketbox/soak")
+BUSY = """
+import os, sys, threading
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()  # its parent is gone
+while True:
+    pass
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a run ended; ``load`` is the machine's, of the last minute, and ``beside`` how many processes made it."""
+
+    seed: int
+    tests: tuple[str, ...]
+    passed: bool
+    seconds: float
+    load: float
+    beside: int
+    end: str
+    """pytest's last line."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
+    parser.add_argument("tests", nargs="*", default=HARNESS, help=f"which tests ({' '.join(HARNESS)})")
+    parser.add_argument("--runs", type=int, default=1000, help="how many there are to be, those of before too (1000)")
+    parser.add_argument("--seed", type=int, help="this run alone, with its output")
+    parser.add_argument("--load", type=int, default=0, help="processes beside it that keep a core busy each (0)")
+    parser.add_argument("--limit", type=float, default=900, help="seconds after which a run hangs (900)")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help=f"where runs are noted ({FOLDER})")
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, _stop)
+    tests = tuple(arguments.tests)
+    with _busy(arguments.load):
+        if arguments.seed is not None:
+            run, output = _run(arguments.seed, tests, arguments.load, arguments.limit)
+            print(output)
+            return not run.passed
+        runs = _soak(arguments.folder, tests, arguments.runs, arguments.load, arguments.limit)
+    failed = [run.seed for run in runs if not run.passed]
+    told = f"failed: {', '.join(map(str, failed))}; their output is in {arguments.folder}" if failed else "0 failed"
+    print(f"{len(runs)} runs, {told}")
+    return bool(failed)
+
+
+def _soak(folder: Path, tests: tuple[str, ...], wanted: int, load: int, limit: float) -> list[Run]:
+    """All runs of these tests, once there are so many."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "runs.jsonl"
+    noted = [Run(**json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
+    runs = [run for run in noted if tuple(run.tests) == tests]
+    seeds = iter(range(max((run.seed for run in runs), default=-1) + 1, sys.maxsize))
+    while len(runs) < wanted:
+        run, output = _run(next(seeds), tests, load, limit)
+        runs.append(run)
+        if not run.passed:
+            (folder / f"failed-{run.seed}.txt").write_text(output)
+        with file.open("a") as notes:
+            notes.write(json.dumps(asdict(run)) + "\n")
+        said = "" if run.passed else f"FAILED; again: python -m tests.soak --seed {run.seed} --load {load} "
+        print(f"seed {run.seed}: {said}{run.end}, machine's load {run.load:.1f}", flush=True)
+    return runs
+
+
+def _run(seed: int, tests: tuple[str, ...], beside: int, limit: float) -> tuple[Run, str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.soak.order", *tests]
+    environment = {**os.environ, SEED: str(seed), "PYTHONHASHSEED": str(seed % 2**32)}
+    began = time.monotonic()
+    with subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as child:
+        try:
+            output, _ = child.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGABRT)  # with the stacks of all threads: pytest has faulthandler on
+            output = child.communicate()[0] + f"\nit has not ended after {limit:g} s"
+        except BaseException:
+            os.killpg(child.pid, signal.SIGKILL)
+            raise
+    end = (output.strip().splitlines() or [f"status {child.returncode}"])[-1]
+    seconds = round(time.monotonic() - began, 1)
+    return Run(seed, tests, child.returncode == 0, seconds, os.getloadavg()[0], beside, end), output
+
+
+@contextmanager
+def _busy(processes: int) -> Iterator[None]:
+    made = [subprocess.Popen([sys.executable, "-c", BUSY], stdin=subprocess.PIPE) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for each in made:
+            each.kill()
+            each.wait()
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
