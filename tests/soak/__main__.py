@@ -86,7 +86,8 @@ def _soak(folder: Path, tests: tuple[str, ...], wanted: int, load: int, limit: f
             (folder / f"failed-{run.seed}.txt").write_text(output)
         with file.open("a") as notes:
             notes.write(json.dumps(asdict(run)) + "\n")
-        said = "" if run.passed else f"FAILED; again: python -m tests.soak --seed {run.seed} --load {load} "
+        again = f"python -m tests.soak --seed {run.seed} --load {load} {' '.join(tests)}"
+        said = "" if run.passed else f"FAILED, {again}: "
         print(f"seed {run.seed}: {said}{run.end}, machine's load {run.load:.1f}", flush=True)
     return runs
 
