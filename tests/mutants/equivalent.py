@@ -187,9 +187,6 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ): ("in the last hour of a month its beginning is looked up with each id: the ids are the same"),
     (f"{PROTOCOL}/loose_json.py", "_SHOWN = 40", "_SHOWN = 39"): ("a figure that was chosen"),
     (f"{PROTOCOL}/kept_heads.py", "MAX_KEY = 4_096", "MAX_KEY = 4097"): ("a figure that was chosen"),
-    (f"{PROTOCOL}/stored_message.py", "MAX_BODY_BYTES = 256 * 1024 * 1024", "MAX_BODY_BYTES = 256 * 1024 * 1023"): (
-        "a figure that was chosen; tests hold the unpacking to whatever it is"
-    ),
     (
         f"{PROTOCOL}/send_frames.py",
         "_number(fields, most_times, 0) if most_times in fields else None,",
