@@ -150,7 +150,9 @@ class ListenerPlanner:
                 key = f"{prefix}.{option}"
                 what = f"{key} has no effect: bean {bean.label} gives the keys"
                 self.warnings.append(Finding(what, self.service.where(key), "leave one of them out"))
-        return CredentialsBean(bean.label, self.container.given_by(bean))
+        return CredentialsBean(
+            bean.label, self.container.given_by(bean), lambda stack: self.container.start_alone(bean, stack)
+        )
 
     def _converter(self) -> MessageConverter | None:
         """What to check payload types by; None: a converter of the user's, which comes to life at the start."""

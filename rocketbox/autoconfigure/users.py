@@ -31,7 +31,8 @@ for each that has both keys); Apache RocketMQ 5.x ``MQClientManager``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -56,10 +57,14 @@ SECTIONS = ("producer", "consumer", "pull-consumer")
 
 @dataclass(frozen=True)
 class CredentialsBean:
-    """A user's bean that gives the keys of a cluster; ``provide`` is for when it has started."""
+    """A user's bean that gives the keys of a cluster; ``provide`` is for when it has started.
+
+    ``start`` starts it, and what it needs alone, until the stack is left: for a command that runs no service.
+    """
 
     label: str
     provide: Callable[[], CredentialsProvider] = field(compare=False, repr=False)
+    start: Callable[[AsyncExitStack], Awaitable[None]] = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -249,9 +249,32 @@ class BeanContainer:
         Raises ConfigurationError, naming the bean and its place, when one fails to start.
         """
         plan = self.planned
-        for bean in plan.order:
-            if plan.phases[bean] is not phase:
-                continue
+        await self._start([bean for bean in plan.order if plan.phases[bean] is phase], stack, at, is_cut_short)
+
+    async def start_alone(self, wanted: BeanDefinition, stack: AsyncExitStack) -> None:
+        """Build and start one bean of the plan and what it is given, and no others: for who runs no service.
+
+        Raises as :meth:`start` does.
+        """
+        plan = self.planned
+        needed: set[BeanDefinition] = set()
+        waiting = [wanted]
+        while waiting:
+            bean = waiting.pop()
+            if bean not in needed:
+                needed.add(bean)
+                waiting += [each for argument in plan.arguments.get(bean, ()) for each in argument.beans]
+        beans = [bean for bean in plan.order if bean in needed and bean not in self._started]
+        await self._start(beans, stack, nullcontext, lambda: False)
+
+    async def _start(
+        self,
+        beans: Iterable[BeanDefinition],
+        stack: AsyncExitStack,
+        at: Callable[[str], AbstractContextManager[object]],
+        is_cut_short: Callable[[], bool],
+    ) -> None:
+        for bean in beans:
             since = self._clock.monotonic()
             try:
                 told = at(f"bean {bean.label} ({bean.where})")

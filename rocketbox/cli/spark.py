@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -135,10 +136,14 @@ def _refuse_if_leased(assembly: Assembly, plan: Any) -> None:
 
 
 async def _holder(assembly: Assembly, own: Any, plan: Any) -> str | None:
+    from rocketbox.autoconfigure.users import CredentialsBean
     from rocketbox.spark.lease import Lease
 
     client = assembly.clients.clusters[plan.cluster or ""].groups[plan.group]
-    async with assembly.service.client(own.name_server, client.options(own)) as instance:
+    async with AsyncExitStack() as stack:
+        if isinstance(keys := client.user.credentials, CredentialsBean):
+            await keys.start(stack)
+        instance = await stack.enter_async_context(assembly.service.client(own.name_server, client.options(own)))
         lease = Lease(instance, plan.group, plan.topic, holder=f"{instance.client_id}@reset")
         try:
             answer = await lease.take()

@@ -29,6 +29,36 @@ def to_lake(rows: DataFrame) -> None: ...
 """
 
 
+KEYS = """
+from collections.abc import AsyncIterator
+from pathlib import Path
+from rocketbox import bean, configuration_properties
+from rocketbox.client import Credentials, CredentialsProvider
+from pydantic import BaseModel
+
+@configuration_properties("vault")
+class VaultProperties(BaseModel):
+    key: str = "lake-user"
+
+class Vault(CredentialsProvider):
+    def __init__(self, properties: VaultProperties) -> None:
+        self.key = properties.key
+
+    async def credentials(self) -> Credentials:
+        return Credentials(access_key=self.key, secret_key="secret-of-the-lake")
+
+@bean
+async def vault(properties: VaultProperties) -> AsyncIterator[CredentialsProvider]:
+    Path("events").write_text("opened")
+    yield Vault(properties)
+    Path("events").write_text("opened closed")
+
+@bean
+def other() -> int:
+    raise AssertionError("nobody has asked for this one")
+"""
+
+
 def reset(name: str) -> int:
     with pytest.raises(SystemExit) as ended:
         app(["spark", "reset", name, "--group", "lake", "--yes"])
@@ -56,3 +86,15 @@ async def test_a_query_that_runs_on_another_machine_keeps_its_checkpoint(
         await lease.release()
         assert await anyio.to_thread.run_sync(reset, name) == 0
     assert not (tmp_path / "lake" / "metadata").exists()
+
+
+async def test_the_brokers_are_asked_with_the_keys_of_a_bean(
+    service: ServiceMaker, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    """It is started for that, and closed; no other bean is."""
+    await anyio.to_thread.run_sync(broker.send, topic, rows_of(0, 1))
+    name = service(SOURCE.replace("TOPIC", topic) + KEYS, f"rocketmq.name-server: {broker.name_server}\n").__name__
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake" / "metadata").write_text(json.dumps({"id": "6f1b"}))
+    assert await anyio.to_thread.run_sync(reset, name) == 0
+    assert (tmp_path / "events").read_text() == "opened closed"

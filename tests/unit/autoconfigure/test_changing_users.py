@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -268,7 +269,11 @@ def test_lent_secrets_are_kept_from_being_shown_for_a_while_and_not_for_ever() -
 
 
 def test_users_show_no_key(tmp_path: Path) -> None:
-    bean = CredentialsBean("vault", lambda: CredentialsFile(tmp_path))
+
+    async def start(stack: AsyncExitStack) -> None:
+        raise AssertionError("nobody has asked for it")
+
+    bean = CredentialsBean("vault", lambda: CredentialsFile(tmp_path), start)
     assert repr(bean) == "CredentialsBean(label='vault')"
     assert repr(CredentialsFile("keys")) == "CredentialsFile('keys')"
 
