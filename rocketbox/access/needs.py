@@ -83,6 +83,7 @@ def needs_by_code(cluster: str) -> Mapping[int, Rule]:
         RequestCode.SEND_BATCH_MESSAGE: _send("b"),
         RequestCode.SEND_REPLY_MESSAGE: _send("topic"),
         RequestCode.SEND_REPLY_MESSAGE_V2: _send("b"),
+        RequestCode.RECALL_MESSAGE: _topic(PUB),
         RequestCode.CONSUMER_SEND_MSG_BACK: _group(SUB, field="group"),  # and IN_HANDLER: the message's own topic
         # consuming
         RequestCode.PULL_MESSAGE: _topic_and_group(SUB),

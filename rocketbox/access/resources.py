@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from rocketbox.protocol.codes import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, UNDELIVERED_TOPIC
+from rocketbox.protocol.codes import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, UNDELIVERED_TOPIC
 
 __all__ = ["ADMINISTRATION", "Action", "Kind", "Need", "group_need", "topic_need"]
 
@@ -44,6 +44,7 @@ OF_ALL_TOPICS: Final = frozenset(
     {
         SCHEDULE_TOPIC,
         UNDELIVERED_TOPIC,
+        TIMER_TOPIC,
         "RMQ_SYS_TRANS_HALF_TOPIC",
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
         "TRANS_CHECK_MAX_TIME_TOPIC",

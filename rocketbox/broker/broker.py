@@ -32,6 +32,7 @@ from rocketbox.broker.handlers.groups import GroupHandler
 from rocketbox.broker.handlers.offsets import OffsetHandler
 from rocketbox.broker.handlers.pull import PullHandler
 from rocketbox.broker.handlers.query import QueryHandler
+from rocketbox.broker.handlers.recall import RecallHandler
 from rocketbox.broker.handlers.reply import ReplyHandler
 from rocketbox.broker.handlers.send import SendHandler
 from rocketbox.broker.handlers.send_back import SendBackHandler
@@ -40,6 +41,7 @@ from rocketbox.broker.limits import NameBudget, too_many_large_requests
 from rocketbox.broker.locks import QueueLocks
 from rocketbox.broker.offsets import OffsetTable
 from rocketbox.broker.options import BrokerOptions
+from rocketbox.broker.parked_arrivals import ParkedArrivals
 from rocketbox.broker.peer_limits import READS, remoting_options
 from rocketbox.broker.persister import Persister
 from rocketbox.broker.pull_hold import PullHold
@@ -48,10 +50,13 @@ from rocketbox.broker.registration import UNREGISTER_TIMEOUT, Registration
 from rocketbox.broker.server_tls import server_network
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import FlushDiskType
+from rocketbox.broker.timer_file import TimerFile
+from rocketbox.broker.timer_messages import TimerParking
+from rocketbox.broker.timers import TimerDelivery
 from rocketbox.broker.topics import TopicTable
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import NotStartedError
-from rocketbox.protocol.codes import SerializeType
+from rocketbox.protocol.codes import SCHEDULE_TOPIC, TIMER_TOPIC, SerializeType
 from rocketbox.protocol.registration_bodies import TopicConfig
 from rocketbox.remoting.acl import RequestSigner
 from rocketbox.remoting.client import RemotingClient
@@ -110,7 +115,8 @@ class Broker:
         )
         self.names = NameBudget(options.auto_create_names_per_minute, options.auto_create_names_burst, clock)
         levels = options.store.delay_level_ms
-        puts = PutStage(self.store, [*extensions.put_transforms, DelayLevels(len(levels))])
+        parking = TimerParking(options, clock)
+        puts = PutStage(self.store, [*extensions.put_transforms, DelayLevels(len(levels), parking)])
         self.topics = TopicTable(options, clock, files.topics, self._topic_changed, len(levels), self.names)
         self.groups = GroupTable(
             clock,
@@ -121,6 +127,17 @@ class Broker:
         )
         self.offsets = OffsetTable(clock, files.offsets, options.max_offsets, options.max_offsets_per_address)
         self.delayed = DelayedDelivery(self.store, puts, self.topics, levels, files.delays, clock)
+        self.timers = TimerDelivery(
+            self.store,
+            puts,
+            self.topics,
+            parking,
+            TimerFile(str(options.store_path_root_dir.absolute() / "config"), storage),
+            clock,
+            interval=options.flush_delay_offset_interval / 1000,
+            kept_ms=options.store.file_reserved_ms,
+            precision_ms=options.store.timer_precision_ms,
+        )
         if access is not None and access.users is not None:
             access.users.keep_in(files.users)
         expiry = options.channel_expired_timeout / 1000
@@ -169,6 +186,7 @@ class Broker:
             producers=self.producers,
             locks=self.locks,
             held_pulls=self.held_pulls,
+            timers=self.timers,
             registration=self._registration,
             filters=filters_by_kind(extensions.filters),
             requests=self.client_requests,
@@ -187,6 +205,7 @@ class Broker:
                 sends,
                 ReplyHandler(context),
                 SendBackHandler(context),
+                RecallHandler(context),
                 PullHandler(context),
                 QueryHandler(context),
                 OffsetHandler(context),
@@ -240,6 +259,7 @@ class Broker:
             if crashed and self.offsets.bring_back(self.store.max_offset):
                 await self.persister.finish()  # before the queues grow again: the next start must see it too
             stack.push_async_callback(self.persister.finish)
+            stack.push_async_callback(self.timers.finish)
             await stack.enter_async_context(self._client)
             tasks = await stack.enter_async_context(Supervisor("broker", self._clock))
             ip = await resolve_ip(self.options)
@@ -260,7 +280,8 @@ class Broker:
             )
             stack.push_async_callback(self._answer_the_last, server)
             self._publish(server.address, ip)  # no request is served before: nothing up to here gives way to others
-            self.store.on_arrival += [self.held_pulls.on_arrival, self.delayed.on_arrival]
+            parked = ParkedArrivals({SCHEDULE_TOPIC: self.delayed.on_arrival, TIMER_TOPIC: self.timers.on_arrival})
+            self.store.on_arrival += [self.held_pulls.on_arrival, parked]
             tasks.start("pulls on hold", self.held_pulls.run)
             tasks.start("tell large groups", self.client_requests.run)
             if access is not None and access.file is not None:
@@ -273,6 +294,7 @@ class Broker:
                 tasks.start("drop who may not be members", self._housekeeping.follow_rights, access.control)
             self.persister.start(tasks)
             self.delayed.start(tasks)
+            self.timers.start(tasks)
             stack.callback(self.delayed.end)
             self.store.on_state_change.append(self._store_changed)
             stack.callback(self.store.on_state_change.remove, self._store_changed)

@@ -25,6 +25,7 @@ from rocketbox.broker.pull_hold import PullHold
 from rocketbox.broker.put_stage import PutStage
 from rocketbox.broker.registration import Registration
 from rocketbox.broker.store.message_store import MessageStore
+from rocketbox.broker.timers import TimerDelivery
 from rocketbox.broker.topics import TopicTable
 from rocketbox.clock import Clock
 from rocketbox.protocol.command import RemotingCommand
@@ -51,6 +52,7 @@ class BrokerContext:
     producers: ProducerTable[Connection]
     locks: QueueLocks
     held_pulls: PullHold
+    timers: TimerDelivery
     registration: Registration
     filters: Mapping[str, FilterFactory]
     """What makes the filter of a subscription, by its expression type."""

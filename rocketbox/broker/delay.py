@@ -14,18 +14,16 @@ from collections.abc import Iterator, Sequence
 
 import anyio
 
-from rocketbox.broker.limits import LimitError
 from rocketbox.broker.persister import TableFile
-from rocketbox.broker.property_text import find_property, remove_properties
-from rocketbox.broker.put_stage import PutOrigin, PutStage
+from rocketbox.broker.put_stage import PutStage
 from rocketbox.broker.store.dispatcher import Arrival
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.record_reading import WrongEntryError
 from rocketbox.broker.table_text import table_pieces
 from rocketbox.broker.topics import TopicTable
+from rocketbox.broker.unparking import Unparking
 from rocketbox.clock import Clock
 from rocketbox.errors import (
-    InvalidMessageError,
     StoreCorruptError,
     StoreError,
     StoreFailedError,
@@ -36,12 +34,10 @@ from rocketbox.message import MessageExt
 from rocketbox.protocol.codes import SCHEDULE_TOPIC, UNDELIVERED_TOPIC
 from rocketbox.protocol.loose_json import loads_loose
 from rocketbox.protocol.registration_bodies import DataVersion
-from rocketbox.protocol.stored_message import StoredMessage, decode_message
-from rocketbox.protocol.tags import is_valid_name
-from rocketbox.rare_log import RareLog
+from rocketbox.protocol.stored_message import decode_message
 from rocketbox.tasks import Supervisor
 
-__all__ = ["DelayedDelivery", "record_of"]
+__all__ = ["DelayedDelivery"]
 
 _log = logging.getLogger(__name__)
 
@@ -50,23 +46,6 @@ BATCH = 32  # records read at once
 CORRECTION_MS = 1000  # a clock put right by less is an ordinary correction: nobody's delay ends because of it
 LONGEST_SLEEP = 10.0  # seconds; a clock that was put right meanwhile is looked at again
 RETRY_INTERVAL = 1.0  # seconds, while the store has no room
-LONGEST_SHOWN = 100  # characters of a wrong name that the log repeats
-
-
-def record_of(message: MessageExt, topic: str, queue_id: int, properties: bytes, reconsume_times: int) -> StoredMessage:
-    """A new record with what ``message`` holds, under another topic and queue and with other properties."""
-    fields = message.fields
-    return StoredMessage(
-        topic=topic,
-        queue_id=queue_id,
-        body=message.body,
-        properties=properties,
-        flag=message.flag,
-        sys_flag=message.sys_flag,
-        born_timestamp_ms=message.born_timestamp_ms,
-        born_host=(fields[9], fields[10]),
-        reconsume_times=reconsume_times,
-    )
 
 
 class _ParkTimes:
@@ -103,8 +82,7 @@ class DelayedDelivery:
 
     A message that would be due later than now and its delay was stored by a clock that was ahead: it is due at once,
     unless it was parked in this run since the clock is right, then it waits its delay. Levels that
-    ``message-delay-level`` names no longer are delivered after the longest delay that is left. What cannot be delivered
-    goes to :data:`UNDELIVERED_TOPIC`, as it was parked; what is due for a deleted topic is dropped.
+    ``message-delay-level`` names no longer are delivered after the longest delay that is left.
     """
 
     def __init__(
@@ -117,8 +95,6 @@ class DelayedDelivery:
         clock: Clock,
     ) -> None:
         self._store = store
-        self._puts = puts
-        self._topics = topics
         self._level_ms = level_ms
         self._file = file
         self._clock = clock
@@ -128,11 +104,17 @@ class DelayedDelivery:
         self._tasks: Supervisor | None = None
         self._arrived: dict[int, anyio.Event] = {}  # of the levels whose tasks have begun
         self._park_times: dict[int, _ParkTimes] = {}  # of all levels
-        self.undelivered = 0
+        self._unparking = Unparking(store, puts, topics, clock, "delayed")
+
+    @property
+    def undelivered(self) -> int:
         """How many messages could not be delivered, in this run."""
-        self.dropped = 0
+        return self._unparking.undelivered
+
+    @property
+    def dropped(self) -> int:
         """How many were not delivered because their topic was deleted, in this run."""
-        self._log = RareLog(_log)
+        return self._unparking.dropped
 
     def offset(self, level: int) -> int:
         """The first parked message of a level that is not delivered for certain."""
@@ -143,7 +125,7 @@ class DelayedDelivery:
         self._tasks = tasks
         queues = self._store.queues()
         if (UNDELIVERED_TOPIC, 0) in queues:
-            self._show_undelivered()
+            self._unparking.show_undelivered()
         parked = {queue_id + 1 for topic, queue_id in queues if topic == SCHEDULE_TOPIC}
         left: dict[int, int] = {}  # what waits in levels that are no more
         for level in sorted(parked | set(range(1, len(self._level_ms) + 1))):
@@ -242,7 +224,7 @@ class DelayedDelivery:
                 continue  # it was passed over meanwhile
             while True:
                 try:
-                    puts.append((self._put(message), message.queue_offset + 1))
+                    puts.append((self._unparking.put(message), message.queue_offset + 1))
                     break
                 except StoreFailedError:
                     raise
@@ -285,65 +267,6 @@ class DelayedDelivery:
             return due
         known = self._park_times[level].due_ms(message.queue_offset)
         return now if known is None or known > now + delay + CORRECTION_MS else known
-
-    def _put(self, message: MessageExt) -> int | None:
-        """Store the message under its topic; where it ends in the log, None when it is not stored anywhere.
-
-        With its topic a message is deleted that was waiting for it, unless the topic was made again by now. What is of
-        a topic that merely is not in the table is stored: it is read when the topic is made.
-        """
-        try:
-            unparked = self._unparked(message)
-            if self._topics.get(unparked.topic) is None and self._store.was_deleted(unparked.topic):
-                self._drop(message, unparked.topic)
-                return None
-            return self._puts.put(unparked, PutOrigin.DELIVERY).end_offset
-        except InvalidMessageError as error:
-            reason = error
-        self._show_undelivered()
-        text = remove_properties(message.raw_properties, (b"__CRC32#",))
-        kept = record_of(message, UNDELIVERED_TOPIC, 0, text, message.reconsume_times)
-        end_offset: int | None = None
-        where = f"kept in topic {UNDELIVERED_TOPIC}"
-        try:
-            end_offset = self._puts.put(kept, PutOrigin.DELIVERY).end_offset
-        except InvalidMessageError as error:
-            where = f"left in {SCHEDULE_TOPIC}, since it cannot be stored under another topic either ({error})"
-        self.undelivered += 1
-        _log.error("the delayed message %s cannot be delivered and is %s: %s", message.offset_msg_id, where, reason)
-        return end_offset
-
-    def _drop(self, message: MessageExt, topic: str) -> None:
-        self.dropped += 1
-        self._log.tell(
-            logging.WARNING, self._clock.monotonic(), "deleted",
-            "the delayed message %s is not delivered: topic %s was deleted", message.offset_msg_id, topic,
-        )  # fmt: skip
-
-    def _show_undelivered(self) -> None:
-        """Have the topic of what cannot be delivered known, so that it can be read."""
-        try:
-            self._topics.create_for_group(UNDELIVERED_TOPIC, 1)
-        except LimitError as error:  # the messages are stored all the same; the next start tries again
-            _log.error("what could not be delivered cannot be read now: %s", error)
-
-    @staticmethod
-    def _unparked(message: MessageExt) -> StoredMessage:
-        """The message under its own topic; its property text stays as Apache leaves it, DELAY included."""
-        text = message.raw_properties
-        topic, queue = find_property(text, b"REAL_TOPIC"), find_property(text, b"REAL_QID") or b"0"
-        if topic is None:
-            raise InvalidMessageError("it has no property REAL_TOPIC")
-        try:
-            name, queue_id = topic.decode(), int(queue)
-        except ValueError as error:
-            raise InvalidMessageError(
-                f"its properties REAL_TOPIC and REAL_QID are no topic and queue: {error}"
-            ) from error
-        if not is_valid_name(name):
-            raise InvalidMessageError(f"its property REAL_TOPIC is no topic's name: {name[:LONGEST_SHOWN]!r}")
-        text = remove_properties(text, (b"__CRC32#",))
-        return record_of(message, name, queue_id, text, message.reconsume_times)
 
     def _advance(self, level: int, offset: int, moved: int) -> None:
         self._offsets[level] = max(offset, self.offset(level))

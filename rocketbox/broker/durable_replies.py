@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rocketbox.broker.topics import TopicTable
     from rocketbox.remoting.connection import Connection
 
-__all__ = ["DurableReplies", "code_of"]
+__all__ = ["DurableReplies", "code_of", "flush_failed"]
 
 _log = logging.getLogger(__name__)
 

@@ -316,6 +316,16 @@ class BrokerOptions:
     auto_create_names_burst: Annotated[
         int, Ge(1), Words("so many of them at once; one connection has half of both")
     ] = 5000
+    recall_message_enable: Annotated[
+        bool, Words("true: a message that waits for a time of its own may be recalled (Apache: false)")
+    ] = True
+    max_timer_messages: Annotated[
+        int,
+        Ge(1),
+        Words(
+            "that wait for a time of their own, 16 to 56 bytes of memory each; further ones are refused; not Apache's"
+        ),
+    ] = 5_000_000
     acl_enable: Annotated[bool, Words("true: ACL 1.0, requests are signed by an account of acl-file")] = False
     acl_file: Annotated[
         str | None,

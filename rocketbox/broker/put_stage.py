@@ -69,6 +69,12 @@ class PutStage:
         # What was stored before is not measured by limits that were lowered since.
         return self._store_put(message, origin is PutOrigin.SEND_BACK or origin is PutOrigin.DELIVERY)
 
+    def put_telling(self, message: StoredMessage, origin: PutOrigin) -> tuple[StoredMessage, PutResult]:
+        """As :meth:`put`; also what was stored in place of the message."""
+        for transform in self._transforms:
+            message = transform(message, origin)
+        return message, self._store_put(message, origin is PutOrigin.SEND_BACK or origin is PutOrigin.DELIVERY)
+
     def put_batch(self, messages: Sequence[StoredMessage]) -> PutResult:
         """Store messages of one queue one behind the other. Raises as the store's put does.
 

@@ -20,7 +20,7 @@ from rocketbox.broker.table_text import encode_entry, table_pieces
 from rocketbox.clock import Clock
 from rocketbox.errors import StoreCorruptError
 from rocketbox.message import DELAY_LEVELS
-from rocketbox.protocol.codes import SCHEDULE_TOPIC, TBW102, PermName
+from rocketbox.protocol.codes import SCHEDULE_TOPIC, TBW102, TIMER_TOPIC, PermName
 from rocketbox.protocol.loose_json import loads_loose
 from rocketbox.protocol.registration_bodies import DataVersion, TopicConfig
 
@@ -50,7 +50,7 @@ def built_in_topics(options: BrokerOptions, delay_levels: int = len(DELAY_LEVELS
         _topic(f"rmq_sys_SYNC_BROKER_MEMBER_{options.broker_name}", 1, int(PermName.INHERIT)),
         _topic("RMQ_SYS_TRANS_HALF_TOPIC", 1),
         _topic("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1),
-        _topic("rmq_sys_wheel_timer", 1),
+        _topic(TIMER_TOPIC, 1),
     ]
     if options.auto_create_topic_enable:
         topics.append(_topic(TBW102, options.default_topic_queue_nums, INHERITABLE))

@@ -229,6 +229,7 @@ class PermName(IntFlag):
 VERSION_3_4_9 = 121
 VERSION_4_9_4 = 401
 VERSION_4_9_7 = 407
+VERSION_5_0_0 = 413
 CLIENT_VERSION = 479
 VERSION_5_5_0 = 513
 
@@ -237,6 +238,8 @@ MASTER_ID = 0
 
 TBW102 = "TBW102"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+"""Where messages wait that are delivered at a time of their own, and what recalls them, all in queue 0."""
 UNDELIVERED_TOPIC = "rmq_sys_UNDELIVERED"
 """Where delayed messages go that cannot be delivered (a damaged or foreign REAL_TOPIC), as they were parked."""
 RETRY_PREFIX = "%RETRY%"

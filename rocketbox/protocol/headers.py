@@ -37,6 +37,8 @@ __all__ = [
     "QueryConsumerOffsetRequestHeader",
     "QueryMessageRequestHeader",
     "QueryMessageResponseHeader",
+    "RecallMessageRequestHeader",
+    "RecallMessageResponseHeader",
     "RegisterBrokerRequestHeader",
     "RegisterBrokerResponseHeader",
     "ReplyMessageRequestHeader",
@@ -372,6 +374,23 @@ class ConsumerSendMsgBackRequestHeader(_Header):
     unit_mode: bool | None = False
     max_reconsume_times: int | None = None
     bname: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecallMessageRequestHeader(_Header):
+    """Code 370. ``recall_handle`` is the text that the send was answered with."""
+
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
+    bname: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecallMessageResponseHeader(_Header):
+    """The answer to code 370. ``msg_id`` is the recalled message's UNIQ_KEY."""
+
+    msg_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from typing import Any
 from rocketbox.application import RocketBox
 from rocketbox.autoconfigure.loading import Launch
 from rocketbox.autoconfigure.machine import Machine
-from rocketbox.broker.delay import record_of
 from rocketbox.broker.property_text import remove_properties
+from rocketbox.broker.unparking import record_of
 from rocketbox.embedded import EmbeddedOptions
 from rocketbox.local_servers import LocalServers
 from rocketbox.message import MessageExt, MessageQueue

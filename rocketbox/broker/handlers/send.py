@@ -1,9 +1,9 @@
 """Sends: one message (10, 310) or a batch (320, or any with the batch mark), checked, stored, answered when durable.
 
 This is the broker's hot path: one pass over header and property text, no mapping of either, no task for a message; the
-answer is written by the store's callback after the flush that covers the message. Transactions and timer messages are
-refused. What is ordinary goes by ``send_runs``, many at once. What else is not the common case stands in
-``send_rules``, the answers in ``send_answers``.
+answer is written by the store's callback after the flush that covers the message. Transactions are refused. What is
+ordinary goes by ``send_runs``, many at once. What else is not the common case stands in ``send_rules``, the answers in
+``send_answers``.
 
 Source: Apache RocketMQ 5.x ``SendMessageProcessor``, ``AbstractSendMessageProcessor``.
 """
@@ -24,6 +24,7 @@ from rocketbox.broker.limits import LimitError
 from rocketbox.broker.property_shapes import PropertyShapes
 from rocketbox.broker.property_text import add_property, find_property, remove_properties
 from rocketbox.broker.put_stage import PutOrigin
+from rocketbox.broker.timer_messages import recall_handle_of
 from rocketbox.errors import InvalidMessageError, StoreBusyError, StoreError, StoreFailedError
 from rocketbox.protocol.codes import (
     RETRY_PREFIX,
@@ -178,8 +179,6 @@ class SendHandler:
         properties += self._added
         if b"TRAN_MSG\x01true" in properties:
             rules.check_transaction(head, properties)
-        if b"TIMER_" in properties:
-            properties = rules.without_timer(properties)
         multi_tags = int(MessageSysFlag.MULTI_TAGS) if config.topic_filter_type == "MULTI_TAG" else 0
         message = StoredMessage(
             topic,
@@ -192,7 +191,13 @@ class SendHandler:
             born_host(connection),
             head.reconsume_times,
         )
-        result = self._puts.put(message, PutOrigin.SEND)
+        if b"TIMER_DEL" in properties:
+            stored, result = self._puts.put_telling(message, PutOrigin.SEND)
+            handle = recall_handle_of(stored, self._broker_name)
+            if handle is not None:
+                return self._answers.answer_parked(connection, request, result, topic, queue_id, uniq_key, handle)
+        else:
+            result = self._puts.put(message, PutOrigin.SEND)
         return self._answers.answer(connection, request, result, topic, queue_id, uniq_key, wait=wait)
 
     def _send_batch(

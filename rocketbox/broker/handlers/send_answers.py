@@ -50,6 +50,26 @@ class SendAnswers:
         self._replies.answer_frames(connection, [request], [frame], result.end_offset, wait=wait)
         return None
 
+    def answer_parked(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        result: PutResult,
+        topic: str,
+        queue_id: int,
+        uniq_key: bytes,
+        recall_handle: str,
+    ) -> Awaitable[RemotingCommand | None] | None:
+        """Answer the send of a message that can be recalled, when it is durable."""
+        request.body = b""
+        frame = self._template.encode(request, self._msg_id(result), queue_id, result.queue_offset, uniq_key)
+        answer = decode_command(frame[4:])
+        answer.ext_fields = {**answer.ext_fields, "recallHandle": recall_handle}
+        if self._registration.is_pending(topic) and not request.is_oneway:
+            return self._replies.answer_when_known(topic, answer, result.end_offset)
+        self._replies.answer(connection, request, answer, result.end_offset)
+        return None
+
     def answer_run(
         self,
         connection: Connection,

@@ -10,13 +10,13 @@ from functools import partial
 
 from rocketbox.access.resources import Action, topic_need
 from rocketbox.broker.context import BrokerContext
-from rocketbox.broker.delay import record_of
 from rocketbox.broker.durable_replies import code_of
 from rocketbox.broker.handlers.refused import TopicNotWrittenError
 from rocketbox.broker.handlers.send_rules import DLQ_QUEUES
 from rocketbox.broker.limits import LimitError
 from rocketbox.broker.property_text import add_property, find_property, remove_properties, set_property
 from rocketbox.broker.put_stage import PutOrigin
+from rocketbox.broker.unparking import record_of
 from rocketbox.errors import InvalidMessageError, StoreError
 from rocketbox.protocol.codes import VERSION_3_4_9, PermName, RequestCode, ResponseCode, dlq_topic, retry_topic
 from rocketbox.protocol.command import RemotingCommand

@@ -14,7 +14,8 @@ from rocketbox.broker.context import BrokerContext
 from rocketbox.broker.delay_levels import read_level
 from rocketbox.broker.handlers.refused import Refused, TopicNotWrittenError
 from rocketbox.broker.names import topic_name_problem
-from rocketbox.broker.property_text import find_property, remove_properties, set_property
+from rocketbox.broker.property_text import find_property, set_property
+from rocketbox.broker.timer_messages import TIMER_PROPERTIES
 from rocketbox.errors import RemotingError
 from rocketbox.protocol.codes import (
     RETRY_PREFIX,
@@ -36,8 +37,6 @@ _log = logging.getLogger(__name__)
 
 DLQ_QUEUES = 1
 MOST_IN_BATCH = 65_536  # the answer names each, by 57 bytes at most, and a peer reads no header of more than 4 MiB
-
-_TIMER_PROPERTIES = (b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
 
 
 class SendRules:
@@ -96,15 +95,6 @@ class SendRules:
                 ResponseCode.NO_PERMISSION, f"the broker[{self._broker_name}] sending transaction message is forbidden"
             )
 
-    @staticmethod
-    def without_timer(properties: bytes) -> bytes:
-        """A delay level wins over a timer; a timer alone is refused."""
-        if read_level(properties) <= 0 and any(
-            find_property(properties, name) is not None for name in _TIMER_PROPERTIES
-        ):
-            raise Refused(ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false")
-        return remove_properties(properties, _TIMER_PROPERTIES)
-
     def check_size(self, body: bytes) -> None:
         """Refuse a single message that is too large."""
         if len(body) > self._max_message_size:
@@ -122,6 +112,8 @@ class SendRules:
                 raise Refused(
                     ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support messages with {name.decode()}"
                 )
+        if any(find_property(properties, name) is not None for name in TIMER_PROPERTIES):
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support timer messages")
         if len(body) > self._max_message_size:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,

@@ -1,8 +1,8 @@
 """The store's settings: Apache's names in snake_case, its units (milliseconds, bytes) and its defaults.
 
-Other than Apache's: ``flush_disk_type`` is SYNC_FLUSH and ``enabled_append_prop_crc`` is on, ``file_reserved_time``
-may have a unit; ``disk_space_warning_free_bytes``, ``allocate_ahead``, ``flush_interval_index``,
-``max_index_search_steps``, ``max_waiting_bytes`` and ``read_cache_size`` are our own.
+Other than Apache's: ``flush_disk_type`` is SYNC_FLUSH and ``enabled_append_prop_crc`` is on, ``timer_precision_ms`` is
+1, ``file_reserved_time`` may have a unit; ``disk_space_warning_free_bytes``, ``allocate_ahead``,
+``flush_interval_index``, ``max_index_search_steps``, ``max_waiting_bytes`` and ``read_cache_size`` are our own.
 
 Source: Apache RocketMQ 5.x ``MessageStoreConfig``.
 """
@@ -167,6 +167,23 @@ class StoreOptions:
     verify_bytes_per_second: Annotated[
         int, BYTES, Ge(1), Words("of the log that is compared in a second at most; not Apache's")
     ] = 4 << 20
+    timer_wheel_enable: Annotated[
+        bool,
+        Words("true: messages may be sent for a time of their own; false: they are refused, but those that wait come"),
+    ] = True
+    timer_max_delay_sec: Annotated[
+        int,
+        Ge(1),
+        Le(100 * 365 * 86_400),
+        Words("seconds for which a message may wait for its own time at most; more are refused"),
+    ] = 3 * 86_400
+    timer_precision_ms: Annotated[
+        int,
+        MILLISECONDS,
+        Ge(1),
+        Le(1000),
+        Words("to which such a time is rounded up (Apache: 1000)"),
+    ] = 1
     message_delay_level: Annotated[str, Words("the delays of the levels 1, 2, ...: numbers with s, m, h or d")] = (
         DELAY_LEVELS
     )

@@ -52,6 +52,7 @@ OF_THE_BROKER: Mapping[int, frozenset[str]] = {
     C.HEART_BEAT: CONSUMERS,
     C.UNREGISTER_CLIENT: CONSUMERS,
     C.CONSUMER_SEND_MSG_BACK: CONSUMERS,
+    C.RECALL_MESSAGE: PRODUCERS,
     C.GET_CONSUMER_LIST_BY_GROUP: CONSUMERS,
     C.LOCK_BATCH_MQ: CONSUMERS,
     C.UNLOCK_BATCH_MQ: CONSUMERS,
@@ -124,6 +125,7 @@ FIELDS: Mapping[int, dict[str, str]] = {
     C.GET_MIN_OFFSET: QUEUE,
     C.VIEW_MESSAGE_BY_ID: {"offset": "0", "topic": "mine"},  # what it says of the topic does not count
     C.UNREGISTER_CLIENT: {"clientID": "c", "consumerGroup": "board"},
+    C.RECALL_MESSAGE: {"topic": "orders", "producerGroup": "shop", "recallHandle": "dj=="},
     C.CONSUMER_SEND_MSG_BACK: {"offset": "0", "group": "board", "delayLevel": "1", "originTopic": "orders"},
     C.GET_CONSUMER_LIST_BY_GROUP: {"consumerGroup": "board"},
     C.DELETE_SUBSCRIPTIONGROUP: {"groupName": "another"},

@@ -19,6 +19,7 @@ from rocketbox.broker.persister import TableFile
 from rocketbox.broker.put_stage import PutOrigin, PutStage, PutTransform
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
+from rocketbox.broker.timer_messages import TimerParking
 from rocketbox.broker.topics import TopicTable
 from rocketbox.errors import StoreCorruptError
 from rocketbox.protocol.codes import UNDELIVERED_TOPIC
@@ -95,7 +96,8 @@ async def bench(
     file = table_file(clock)
     topics = TopicTable(BrokerOptions(store_path_root_dir=Path("store")), clock, table_file(clock), lambda topic: None)
     async with MessageStore("/store", options, clock=clock, storage=storage) as store:
-        puts = PutStage(store, [*transforms, DelayLevels(len(options.delay_level_ms))])
+        timers = TimerParking(BrokerOptions(store_path_root_dir=Path("store"), store=options), clock)
+        puts = PutStage(store, [*transforms, DelayLevels(len(options.delay_level_ms), timers)])
         delayed = DelayedDelivery(store, puts, topics, options.delay_level_ms, file, clock)
         if saved is not None:
             delayed.load(saved)

@@ -63,6 +63,7 @@ FIELDS: dict[int, dict[str, st.SearchStrategy[str]]] = {
         "offset": NUMBERS, "group": NAMES, "delayLevel": NUMBERS, "originMsgId": NAMES, "originTopic": NAMES,
         "unitMode": WORDS, "maxReconsumeTimes": NUMBERS,
     },
+    RequestCode.RECALL_MESSAGE: {"producerGroup": NAMES, "topic": NAMES, "recallHandle": WORDS},
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: {"consumerGroup": NAMES},
     RequestCode.UPDATE_AND_CREATE_TOPIC: {
         "topic": NAMES, "defaultTopic": NAMES, "readQueueNums": NUMBERS, "writeQueueNums": NUMBERS, "perm": NUMBERS,

@@ -1,0 +1,520 @@
+"""Delivery of timer messages: moved from rmq_sys_wheel_timer to their topics when they are due, unless recalled.
+
+The messages lie in that topic's queue 0, as Apache's; which of them wait is in memory (``timer_wheel``), with a copy on
+disk now and then (``timer_file``) and what came behind it read from the queue at a start. How they are parked, and when
+each is due, stands in ``timer_messages``.
+
+    arrived -> wheel -> due -> read -> stored under its topic, durable -> waits no more
+                            -> it recalls another: that one is dropped when it comes, which is later
+                            -> not due yet: parked anew, so that retention does not take it (rolled)
+
+At most half of the time for which messages are kept lies between two rollings. A message is delivered once in a run
+that is not killed, and at least once over kills: those since the last copy are delivered again. A clock that is put
+back is noticed: what waits is read again then, and a delay that was begun by a clock that was ahead has ended.
+
+Source: Apache RocketMQ 5.x ``TimerMessageStore``.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from rocketbox.blocking import run_blocking
+from rocketbox.broker.property_text import find_property, remove_properties, set_property
+from rocketbox.broker.put_stage import PutOrigin, PutStage
+from rocketbox.broker.store.dispatcher import Arrival
+from rocketbox.broker.store.message_store import MessageStore
+from rocketbox.broker.store.record_reading import WrongEntryError
+from rocketbox.broker.store.records import parse_record
+from rocketbox.broker.timer_file import TimerFile, TimerState
+from rocketbox.broker.timer_messages import CORRECTION_MS, TimerParking, delete_key, due_ms, recalled_key
+from rocketbox.broker.timer_wheel import LATEST_MS, TimerWheel
+from rocketbox.broker.topics import TopicTable
+from rocketbox.broker.unparking import Unparking, record_of
+from rocketbox.clock import Clock
+from rocketbox.errors import InvalidMessageError, StoreError, StoreFailedError, StoreFullError, StoreStalledError
+from rocketbox.message import MAX_PROPERTIES_BYTES, MessageExt
+from rocketbox.protocol.codes import TIMER_TOPIC
+from rocketbox.protocol.stored_message import CHECKSUM_BYTES, decode_message
+from rocketbox.rare_log import RareLog
+from rocketbox.tasks import Supervisor
+from rocketbox.waiters import Waiter, make_waiter
+
+__all__ = ["TimerDelivery"]
+
+_log = logging.getLogger(__name__)
+
+BATCH = 128  # messages that are delivered by one flush
+RUN = 32  # messages of neighbouring places that are read at once
+SCANNED_AT_ONCE = 256  # messages that a start reads in one step of a thread
+LONGEST_SLEEP = 10.0  # seconds; a clock that was put right meanwhile is looked at again
+RETRY_INTERVAL = 1.0  # seconds, while the store has no room
+SHARE_OF_TIME = 0.1  # at most this much of it goes into writing copies
+REMEMBERED_MS = 5_000  # for which a recall is known behind its time: longer than any rounding
+ADDED_BYTES = 100  # of properties that a delivered message gets, where there is room
+
+Entry = tuple[int, int]
+"""A time (epoch ms) and an offset of the queue."""
+
+
+class TimerDelivery:
+    """Delivers what waits in one store. ``interval`` is that of copies, ``kept_ms`` how long messages are kept."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        puts: PutStage,
+        topics: TopicTable,
+        parking: TimerParking,
+        file: TimerFile,
+        clock: Clock,
+        *,
+        interval: float,
+        kept_ms: int,
+        precision_ms: int,
+    ) -> None:
+        self._store = store
+        self._puts = puts
+        self._parking = parking
+        self._file = file
+        self._clock = clock
+        self._interval = interval
+        self._window_ms = kept_ms // 2
+        self._precision_ms = precision_ms
+        self._unparking = Unparking(store, puts, topics, clock, "timer")
+        self._wheel = TimerWheel()
+        self._hand: list[Entry] = []  # what is being delivered: it waits until it is durable
+        self._seen = 0  # messages of the queue before this offset are known
+        self._scan_end = 0
+        self._is_loaded = False
+        self._early = array("q")  # what arrives while it is not known what waits: due time, offset, ...
+        self._taken_ms = -1  # nothing of the wheel is due before
+        self._change = self._saved = 0
+        self._changed = anyio.Event()
+        self._arrived = anyio.Event()
+        self._sleeps_until = 0
+        self._times: tuple[int, float] | None = None
+        self._recalled: dict[bytes, int] = {}  # keys of messages that are not to come, and until when to remember that
+        self._remembered: deque[tuple[int, bytes, Entry]] = deque()  # the same in order, with where that stands
+        self._expected: dict[int, Waiter] = {}  # recalls that somebody waits for, by their offset
+        self.delivered = 0
+        """How many messages were delivered in this run."""
+        self.recalled = 0
+        """How many were not delivered because they were recalled, in this run."""
+        self.rolled = 0
+        """How many were parked anew, in this run."""
+        self.lost = 0
+        """How many were gone from the log before their time, in this run."""
+        self._log = RareLog(_log)
+
+    @property
+    def waiting(self) -> int:
+        """How many wait, with those that recall others."""
+        return len(self._wheel) + len(self._hand) + len(self._early) // 2
+
+    @property
+    def undelivered(self) -> int:
+        """How many messages could not be delivered, in this run."""
+        return self._unparking.undelivered
+
+    @property
+    def dropped(self) -> int:
+        """How many were not delivered because their topic was deleted, in this run."""
+        return self._unparking.dropped
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether it is known what waits; nothing is delivered before."""
+        return self._is_loaded
+
+    # --- what comes in ---
+
+    def on_arrival(self, arrived: Sequence[Arrival]) -> None:
+        """Messages of the queue became readable."""
+        now = self._clock.time_ms()
+        for _, _, next_offset, _, record in arrived:
+            offset = next_offset - 1
+            if offset < self._scan_end:
+                continue  # a start reads it
+            _, _, _, _, stored, properties = parse_record(record)
+            due = due_ms(properties, stored, now, self._precision_ms)
+            if self._is_loaded:
+                self._add(due, offset, now)
+            else:
+                self._early.extend((min(due, LATEST_MS), offset))
+            waiter = self._expected.pop(offset, None)
+            if waiter is not None and not waiter.done():
+                waiter.set_result(due >= self._taken_ms)  # what it recalls is due later than itself, and not taken yet
+        self._seen = max(self._seen, arrived[-1][2])
+        self._mark()
+
+    def _add(self, due: int, offset: int, now_ms: int) -> None:
+        wake = min(due, now_ms + self._window_ms)
+        self._wheel.add(wake, offset)
+        if wake < self._sleeps_until:
+            self._arrived.set()
+
+    def _mark(self) -> None:
+        self._parking.waiting = self.waiting
+        self._change += 1
+        self._changed.set()
+
+    def expect_recall(self, offset: int) -> Waiter:
+        """Whether what recalls another, stored at ``offset`` a moment ago, comes before that one is delivered."""
+        waiter = self._expected[offset] = make_waiter()
+        return waiter
+
+    def forget_recall(self, offset: int) -> None:
+        """Nobody waits for that any more."""
+        self._expected.pop(offset, None)
+
+    def pass_over(self) -> None:
+        """Deliver nothing of what waits now; it stays in the log until retention."""
+        self._wheel = TimerWheel()
+        self._hand, self._early = [], array("q")
+        self._recalled.clear()
+        self._remembered.clear()
+        self._mark()
+
+    # --- start and stop ---
+
+    def start(self, tasks: Supervisor) -> None:
+        """Find out what waits, then deliver it."""
+        tasks.start("timer messages", self._run)
+        tasks.start(f"write {self._file.path}", self._keep_saved)
+
+    async def finish(self) -> None:
+        """Write what waits, when nothing of it changes any more."""
+        if self._change != self._saved:
+            with anyio.CancelScope(shield=True):
+                try:
+                    await self._save()
+                except Exception as error:  # the stop must go on; the next start delivers some again
+                    _log.error("%s could not be written: %s", self._file.path, error)
+
+    async def _load(self) -> None:
+        """Fill the wheel: from the copy on disk, and from the queue behind it, up to where that ends now."""
+        self._wheel, self._early = TimerWheel(), array("q")
+        self._scan_end = self._seen = self._store.max_offset(TIMER_TOPIC, 0)
+        state, wrong = await run_blocking(self._file.load)
+        for problem in wrong:
+            _log.error("%s; what was delivered since the copy before is delivered again", problem)
+        now, begin = self._clock.time_ms(), 0
+        reads_again = False
+        if state is not None:
+            begin = state.next_offset
+            reads_again = state.written_ms > now + CORRECTION_MS
+            await self._load_copy(state, now)
+        await self._scan(begin)
+        if reads_again:
+            await self._look_again()
+        self._ready()
+
+    def _ready(self) -> None:
+        """It is known what waits."""
+        early, self._early = self._early, array("q")
+        self._is_loaded = True
+        now = self._clock.time_ms()
+        for at in range(0, len(early), 2):
+            self._add(early[at], early[at + 1], now)
+        self._mark()
+
+    async def _load_copy(self, state: TimerState, now: int) -> None:
+        entries, end = state.entries, self._scan_end
+        # With a shorter window than before, what was to be rolled later may be gone by then.
+        latest = now + self._window_ms if state.window_ms <= self._window_ms else now
+        add = self._wheel.add
+        for begin in range(0, len(entries), 2 * BATCH * RUN):
+            for at in range(begin, min(begin + 2 * BATCH * RUN, len(entries)), 2):
+                offset = entries[at + 1]
+                if offset < end:
+                    add(min(entries[at], latest), offset)
+            await checkpoint()
+
+    async def _scan(self, begin: int) -> None:
+        """Find what waits in the queue from ``begin`` on, up to where it ended at the start."""
+        begin = max(begin, self._store.min_offset(TIMER_TOPIC, 0))
+        while begin < self._scan_end:
+            count = min(SCANNED_AT_ONCE, self._scan_end - begin)
+            try:
+                records = await run_blocking(self._read_run, begin, count)
+            except (OSError, WrongEntryError) as error:  # an entry that is wrong is mended meanwhile
+                _log.debug("timer messages wait: %s", error)
+                await self._clock.sleep(RETRY_INTERVAL)
+                continue
+            now = self._clock.time_ms()
+            for record in records:
+                _, _, offset, _, stored, properties = parse_record(record)
+                self._add(due_ms(properties, stored, now, self._precision_ms), offset, now)
+            begin += count
+
+    # --- the copy on disk ---
+
+    async def _keep_saved(self) -> None:
+        seconds = 0.0
+        what = f"writing {self._file.path}"
+        while True:
+            while self._change == self._saved or not self._is_loaded:
+                self._changed = anyio.Event()
+                await self._changed.wait()
+            await self._clock.sleep(max(self._interval, seconds / SHARE_OF_TIME))
+            began = self._clock.monotonic()
+            try:
+                await self._save()
+            except Exception as error:
+                self._store.troubles.begin(what, error)
+            else:
+                self._store.troubles.end(what)
+            seconds = self._clock.monotonic() - began
+
+    async def _save(self) -> None:
+        if not self._is_loaded:
+            return
+        change, next_offset, now = self._change, self._seen, self._clock.time_ms()
+        pieces = []
+        for piece in self._pieces():  # the first one sets aside all that the others are made of
+            pieces.append(piece)
+            await checkpoint()
+        await run_blocking(self._file.save, next_offset, now, self._window_ms, pieces)
+        self._saved = change
+
+    def _pieces(self) -> Iterator[bytes]:
+        recalls = [entry for _, _, entry in self._remembered]  # what they recall may not have come yet
+        rest = array("q", [number for entry in (*recalls, *self._hand) for number in entry])
+        parts = self._wheel.pieces()
+        first = next(parts, b"")
+        yield bytes(rest) + first
+        yield from parts
+
+    # --- delivering ---
+
+    async def _run(self) -> None:
+        if not self._is_loaded:
+            await self._load()
+        while True:
+            if self._is_put_back():
+                await self._see_clock()
+            now = self._clock.time_ms()
+            more = self._wheel.pour(now)
+            due = self._wheel.take(now, BATCH)
+            if due:
+                if not await self._deliver(due, now):
+                    return
+            elif more:
+                await checkpoint()
+            else:
+                await self._sleep(now)
+
+    async def _sleep(self, now: int) -> None:
+        """Until something is due, or arrives that is due sooner."""
+        self._arrived = anyio.Event()
+        self._taken_ms = now
+        while self._remembered and self._remembered[0][0] < now:  # nothing is late: what they recall has come
+            end, key, _ = self._remembered.popleft()
+            if self._recalled.get(key) == end:
+                del self._recalled[key]
+        until = self._wheel.next_ms()
+        if until is None:
+            self._sleeps_until = 1 << 62
+            await self._arrived.wait()
+        else:
+            self._sleeps_until = until
+            with self._clock.move_on_after(min(max(until - now, 0) / 1000, LONGEST_SLEEP)):
+                await self._arrived.wait()
+        self._sleeps_until = 0
+
+    async def _deliver(self, entries: list[Entry], now: int) -> bool:
+        """Deliver what is due; False when nothing more can be. What could not be delivered now waits again."""
+        self._taken_ms = max(self._taken_ms, entries[-1][0])
+        hand = self._hand = entries
+        ends: list[int | None] = []  # where each of the first ones ends in the log
+        settled = 0
+        try:
+            records = await self._read(entries)
+            for entry in entries:
+                if self._hand is not hand:
+                    break  # it was passed over meanwhile
+                ends.append(self._give(records.get(entry[1]), entry, now))
+                if len(ends) % RUN == 0:
+                    await checkpoint()
+        except StoreFailedError as error:
+            _log.error("timer messages are delivered no more: %s", error)
+            return False
+        except (OSError, StoreError) as error:  # no room now, or an entry that is mended meanwhile
+            _log.debug("timer messages wait: %s", error)
+            with anyio.CancelScope(shield=True):
+                settled = await self._settle(ends)
+            ends = []
+            await self._clock.sleep(RETRY_INTERVAL)
+        finally:
+            if ends:
+                with anyio.CancelScope(shield=True):
+                    settled = await self._settle(ends)
+            if self._hand is hand:
+                for wake, offset in entries[settled:]:
+                    self._wheel.add(wake, offset)
+                self._hand = []
+            self._mark()
+        return True
+
+    async def _settle(self, ends: list[int | None]) -> int:
+        """How many of those that were put wait no more: they are durable."""
+        end_offset = max([end for end in ends if end is not None], default=None)
+        while end_offset is not None:
+            try:
+                await self._store.durable(end_offset)
+                break
+            except (TimeoutError, StoreStalledError):  # it is in the log: put once more it would come twice
+                _log.warning("timer messages wait for a slow disk")
+            except StoreFullError:  # some were taken back, and are put again
+                durable = self._store.health().durable_offset
+                return next((at for at, end in enumerate(ends) if end is not None and end > durable), len(ends))
+            except StoreError:
+                return 0
+        return len(ends)
+
+    def _give(self, message: MessageExt | None, entry: Entry, now: int) -> int | None:
+        """Do with a message what its time has come for; where it ends in the log, None when nothing was stored."""
+        if message is None:
+            self.lost += 1
+            self._log.tell(
+                logging.WARNING, self._clock.monotonic(), "lost",
+                "timer message %d is gone from the log, by age or for want of room, before it was delivered", entry[1],
+            )  # fmt: skip
+            return None
+        properties = message.raw_properties
+        if due_ms(properties, message.store_timestamp_ms, now, self._precision_ms) > max(now, self._clock.time_ms()):
+            return self._roll(message)
+        key = delete_key(properties)
+        if key is not None:
+            until = self._recalled[key] = now + REMEMBERED_MS
+            self._remembered.append((until, key, entry))
+            return None
+        if self._recalled and self._is_recalled(properties):
+            return None
+        added = b""
+        if len(properties) + ADDED_BYTES + CHECKSUM_BYTES <= MAX_PROPERTIES_BYTES:
+            added = b"TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (message.store_timestamp_ms, now)
+        end_offset = self._unparking.put(message, added)
+        self.delivered += end_offset is not None
+        return end_offset
+
+    def _is_recalled(self, properties: bytes) -> bool:
+        topic, uniq_key = find_property(properties, b"REAL_TOPIC"), find_property(properties, b"UNIQ_KEY")
+        if topic is None or uniq_key is None:
+            return False
+        if recalled_key(topic.decode("utf-8", "replace"), uniq_key) not in self._recalled:
+            return False
+        self.recalled += 1
+        return True
+
+    def _roll(self, message: MessageExt) -> int | None:
+        """Park a message anew, so that it is young again."""
+        text = remove_properties(message.raw_properties, (b"__CRC32#",))
+        times = find_property(text, b"TIMER_ROLL_TIMES") or b"0"
+        rolled = set_property(text, b"TIMER_ROLL_TIMES", b"%d" % (int(times) + 1 if times.isdigit() else 1))
+        if len(rolled) + CHECKSUM_BYTES > MAX_PROPERTIES_BYTES:
+            rolled = text
+        record = record_of(message, TIMER_TOPIC, 0, rolled, message.reconsume_times)
+        try:
+            end_offset = self._puts.put(record, PutOrigin.DELIVERY).end_offset
+        except InvalidMessageError:  # it is too large by now: it comes early rather than never
+            return self._unparking.put(message)
+        self.rolled += 1
+        return end_offset
+
+    # --- reading ---
+
+    async def _read(self, entries: Iterable[Entry]) -> dict[int, MessageExt]:
+        """The messages by their offsets, but for those that are gone. Raises OSError, StoreError."""
+        found: list[bytes] = []
+        cold: list[tuple[int, int]] = []
+        for begin, count in _runs(entries):
+            result = self._store.get_from_memory(TIMER_TOPIC, 0, begin, count)
+            if result is None or len(result.records) < count:
+                cold.append((begin, count))
+            else:
+                found += result.records
+        for at in range(0, len(cold), RUN):
+            part = cold[at : at + RUN]
+            found += await run_blocking(lambda part=part: [r for run in part for r in self._read_run(*run)])
+        messages = [decode_message(record, decompress=False)[0] for record in found]
+        return {message.queue_offset: message for message in messages}
+
+    def _read_run(self, begin: int, count: int) -> list[bytes]:
+        """The records of neighbouring places, but for those that are gone. Blocks; in any thread."""
+        records: list[bytes] = []
+        end = begin + count
+        while begin < end:
+            found = self._store.get(TIMER_TOPIC, 0, begin, end - begin)
+            records += found.records
+            if found.next_begin_offset <= begin:
+                break
+            begin = found.next_begin_offset
+        return records
+
+    # --- a clock that is put back ---
+
+    def _is_put_back(self) -> bool:
+        """Whether the clock was put back since this was asked last."""
+        wall, monotonic = self._clock.time_ms(), self._clock.monotonic()
+        before, self._times = self._times, (wall, monotonic)
+        return before is not None and wall < before[0] + (monotonic - before[1]) * 1000 - CORRECTION_MS
+
+    async def _see_clock(self) -> None:
+        """The clock was put back: see when everything that waits is due by it as it is now."""
+        if not self._wheel:
+            return
+        _log.warning("the clock was put back; %d timer messages are looked at again", len(self._wheel))
+        try:
+            await self._save()  # if this is cut short, it is begun again from there
+        except Exception as error:
+            _log.error("%s could not be written: %s", self._file.path, error)
+        self._is_loaded = False
+        await self._look_again()
+        self._ready()
+
+    async def _look_again(self) -> None:
+        """Read all messages of the wheel, and have them wait until they are due by the clock as it is now."""
+        before, self._wheel = self._wheel, TimerWheel()
+        self._taken_ms = self._clock.time_ms()
+        for piece in before.pieces():
+            numbers = array("q", piece)
+            for begin in range(0, len(numbers), 2 * BATCH):
+                part = [(numbers[at], numbers[at + 1]) for at in range(begin, min(begin + 2 * BATCH, len(numbers)), 2)]
+                messages = await self._read_patiently(part)
+                now = self._clock.time_ms()
+                for wake, offset in part:
+                    message = messages.get(offset)
+                    if message is not None:
+                        wake = due_ms(message.raw_properties, message.store_timestamp_ms, now, self._precision_ms)
+                    self._add(wake, offset, now)
+                await checkpoint()
+
+    async def _read_patiently(self, entries: Sequence[Entry]) -> dict[int, MessageExt]:
+        while True:
+            try:
+                return await self._read(entries)
+            except (OSError, WrongEntryError) as error:  # an entry that is wrong is mended meanwhile
+                _log.debug("timer messages wait: %s", error)
+                await self._clock.sleep(RETRY_INTERVAL)
+
+
+def _runs(entries: Iterable[Entry]) -> Iterator[tuple[int, int]]:
+    """The first offset and the number of neighbouring ones, at most RUN of them."""
+    begin = count = 0
+    for _, offset in entries:
+        if count and offset == begin + count and count < RUN:
+            count += 1
+            continue
+        if count:
+            yield begin, count
+        begin, count = offset, 1
+    if count:
+        yield begin, count

@@ -1,0 +1,459 @@
+"""Timer messages: delivered at their millisecond, once, not when recalled; at least once over a crash."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from rocketbox.broker.delay_levels import DelayLevels
+from rocketbox.broker.limits import LimitError
+from rocketbox.broker.options import BrokerOptions
+from rocketbox.broker.put_stage import PutOrigin, PutStage
+from rocketbox.broker.store.message_store import MessageStore
+from rocketbox.broker.store.options import StoreOptions
+from rocketbox.broker.timer_file import TimerFile
+from rocketbox.broker.timer_messages import TimerParking, due_ms, recall_handle_of
+from rocketbox.broker.timers import LONGEST_SLEEP, REMEMBERED_MS, TimerDelivery
+from rocketbox.broker.topics import TopicTable
+from rocketbox.errors import InvalidMessageError
+from rocketbox.message import MessageExt
+from rocketbox.protocol.codes import TIMER_TOPIC, UNDELIVERED_TOPIC
+from rocketbox.protocol.recall_handles import decode_recall_handle
+from rocketbox.protocol.stored_message import StoredMessage, decode_message
+from rocketbox.storage.memory_storage import MemoryStorage
+from rocketbox.tasks import Supervisor
+from tests.support.broker.table_tools import table_file
+from tests.support.clocks import VirtualClock, settle
+from tests.support.store.store_tools import FaultyStorage, os_error
+from tests.support.waiting import PATIENCE
+
+pytestmark = pytest.mark.anyio
+
+OPTIONS = StoreOptions(
+    mapped_file_size_commit_log=1 << 20,
+    mapped_file_size_consume_queue=20_000,
+    max_hash_slot_num=100,
+    max_index_num=1000,
+    max_message_size=10_000,
+    allocate_ahead=0,
+)
+HOUR_MS = 3_600_000
+
+
+class Bench:
+    """A store with timer delivery on a clock that stands still."""
+
+    def __init__(self, clock: VirtualClock, store: MessageStore, puts: PutStage, timers: TimerDelivery) -> None:
+        self.clock = clock
+        self.store = store
+        self.puts = puts
+        self.timers = timers
+
+    async def send(self, body: bytes, properties: str, *, topic: str = "t") -> StoredMessage:
+        """Send a message with an id that is its body; what was stored in its place."""
+        text = f"UNIQ_KEY\x01{body.decode()}\x02{properties}\x02".encode()
+        stored, put = self.puts.put_telling(StoredMessage(topic, 3, body, text, reconsume_times=2), PutOrigin.SEND)
+        await self.store.durable(put.end_offset)
+        await settle()
+        return stored
+
+    async def after(self, body: bytes, delay_ms: int) -> StoredMessage:
+        return await self.send(body, f"TIMER_DELAY_MS\x01{delay_ms}")
+
+    async def recall(self, stored: StoredMessage) -> None:
+        text = recall_handle_of(stored, "broker-a")
+        assert text is not None
+        handle = decode_recall_handle(text)
+        await self.send(
+            b"0", f"TIMER_DEL_UNIQKEY\x01{handle.topic}+{handle.msg_id}\x02TIMER_DELIVER_MS\x01{handle.time_ms}"
+        )
+
+    def messages(self, topic: str = "t", queue: int = 3) -> list[MessageExt]:
+        found: list[MessageExt] = []
+        while records := self.store.get(topic, queue, len(found)).records:
+            found += [decode_message(record)[0] for record in records]
+        return found
+
+    def delivered(self) -> list[bytes]:
+        return [message.body for message in self.messages()]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Let the store's threads come to it; the clock stands still meanwhile."""
+        with anyio.fail_after(PATIENCE):
+            while not condition():
+                await anyio.sleep(0.001)
+
+    async def jump(self, seconds: float) -> None:
+        """Let the time of day jump ahead, and what is due by it come: not timer by timer, as ``advance`` does."""
+        self.clock.wall_is_ahead += seconds
+        await self.clock.advance(LONGEST_SLEEP)
+
+    async def come(self, *bodies: bytes) -> None:
+        await self.until(lambda: sorted(self.delivered()) == sorted(bodies))
+
+
+@asynccontextmanager
+async def bench(
+    storage: MemoryStorage,
+    *,
+    clock: VirtualClock | None = None,
+    options: StoreOptions = OPTIONS,
+    most: int = 1000,
+) -> AsyncIterator[Bench]:
+    clock = clock or VirtualClock()
+    settings = BrokerOptions(store_path_root_dir=Path("store"), store=options, max_timer_messages=most)
+    topics = TopicTable(settings, clock, table_file(clock), lambda topic: None)
+    async with MessageStore("/store", options, clock=clock, storage=storage) as store:
+        parking = TimerParking(settings, clock)
+        puts = PutStage(store, [DelayLevels(18, parking)])
+        timers = TimerDelivery(
+            store, puts, topics, parking, TimerFile("/store/config", storage), clock, interval=10.0,
+            kept_ms=options.file_reserved_ms, precision_ms=options.timer_precision_ms,
+        )  # fmt: skip
+        store.on_arrival.append(lambda arrived: on_arrival(timers, arrived))
+        try:
+            async with Supervisor("test", clock) as tasks:
+                timers.start(tasks)
+                run = Bench(clock, store, puts, timers)
+                await run.until(lambda: timers.is_loaded)
+                yield run
+        finally:
+            await timers.finish()
+
+
+def on_arrival(timers: TimerDelivery, arrived: object) -> None:
+    assert isinstance(arrived, list)
+    if own := [each for each in arrived if each[0] == TIMER_TOPIC]:
+        timers.on_arrival(own)
+
+
+async def test_a_message_is_delivered_at_its_millisecond_and_not_before() -> None:
+    async with bench(MemoryStorage()) as run:
+        await run.after(b"b", 1500)
+        await run.send(b"c", f"TIMER_DELIVER_MS\x01{run.clock.time_ms() + 1501}")
+        await run.send(b"d", "TIMER_DELAY_SEC\x012")
+        await run.after(b"a", 3)
+        assert run.timers.waiting == 4
+        await run.clock.advance(0.00225)  # a quarter: so that no rounding decides
+        assert run.delivered() == []
+        await run.clock.advance(0.001)
+        await run.come(b"a")
+        await run.clock.advance(1.496)
+        assert run.delivered() == [b"a"]
+        await run.clock.advance(0.001)
+        await run.come(b"a", b"b")
+        await run.clock.advance(0.001)
+        await run.come(b"a", b"b", b"c")
+        await run.clock.advance(1.0)
+        await run.until(lambda: run.delivered() == [b"a", b"b", b"c", b"d"])
+        await run.until(lambda: run.timers.waiting == 0)
+        assert run.timers.delivered == 4
+
+
+async def test_a_message_lies_where_apache_has_it_and_arrives_as_it_was_sent() -> None:
+    async with bench(MemoryStorage()) as run:
+        now = run.clock.time_ms()
+        stored = await run.send(b"a", f"KEYS\x01k\x02TIMER_DELIVER_MS\x01{now + 700}")
+        assert (stored.topic, stored.queue_id) == (TIMER_TOPIC, 0)
+        (parked,) = run.messages(TIMER_TOPIC, 0)
+        assert parked.properties["TIMER_OUT_MS"] == str(now + 699)
+        assert (parked.properties["REAL_TOPIC"], parked.properties["REAL_QID"]) == ("t", "3")
+        await run.clock.advance(0.7)
+        await run.come(b"a")
+        (message,) = run.messages()
+        assert (message.queue_id, message.reconsume_times, message.properties["KEYS"]) == (3, 2, "k")
+        assert message.properties["TIMER_DEQUEUE_MS"] == str(now + 700)
+
+
+async def test_one_that_is_past_or_has_a_level_does_not_wait_here() -> None:
+    async with bench(MemoryStorage()) as run:
+        assert (await run.send(b"a", f"TIMER_DELIVER_MS\x01{run.clock.time_ms()}")).topic == "t"
+        level = await run.send(b"b", "DELAY\x012\x02TIMER_DELAY_MS\x015")
+        assert level.topic == "SCHEDULE_TOPIC_XXXX"
+        assert b"TIMER_DELAY_MS" not in level.properties
+        again = await run.send(b"c", "TIMER_DELAY_MS\x015\x02TIMER_OUT_MS\x015")
+        assert again.topic == "t"
+        assert run.timers.waiting == 0
+
+
+@pytest.mark.parametrize("text", ["TIMER_DELAY_MS\x01x", "TIMER_DELAY_SEC\x011e3", "TIMER_DELIVER_MS\x01 5",
+                                  "TIMER_DELAY_MS\x01" + "9" * 30, "TIMER_DELAY_SEC\x01259201",
+                                  "TIMER_DELAY_MS\x019223372036854775807"])  # fmt: skip
+async def test_what_is_no_time_or_too_far_away_is_refused(text: str) -> None:
+    async with bench(MemoryStorage()) as run:
+        with pytest.raises(InvalidMessageError, match="timer message illegal"):
+            await run.send(b"a", text)
+
+
+async def test_settings_switch_them_off_round_them_and_let_them_wait_longer() -> None:
+    async with bench(MemoryStorage(), options=replace(OPTIONS, timer_wheel_enable=False)) as run:
+        with pytest.raises(InvalidMessageError, match="timerWheelEnable is false"):
+            await run.after(b"a", 5)
+    longer = replace(OPTIONS, timer_max_delay_sec=400_000, timer_precision_ms=1000)
+    async with bench(MemoryStorage(), options=longer) as run:
+        await run.send(b"a", "TIMER_DELAY_SEC\x01400000")
+        await run.after(b"b", 1500 - run.clock.time_ms() % 1000)
+        await run.clock.advance(1.6)
+        assert run.delivered() == []
+        await run.clock.advance(0.4)
+        await run.come(b"b")
+
+
+async def test_a_recalled_message_never_comes_and_its_neighbours_do() -> None:
+    async with bench(MemoryStorage()) as run:
+        stored = [await run.after(b"%d" % number, 5_000) for number in range(5)]
+        await run.after(b"other", 6_000)
+        await run.recall(stored[2])
+        await run.recall(stored[2])
+        await run.recall(stored[4])
+        await run.clock.advance(5)
+        await run.until(lambda: run.timers.waiting == 1)
+        assert run.delivered() == [b"0", b"1", b"3"]
+        assert run.timers.recalled == 2
+        await run.clock.advance(1)
+        await run.come(b"0", b"1", b"3", b"other")
+
+
+async def test_nobody_recalls_what_was_sent_to_another_topic() -> None:
+    async with bench(MemoryStorage()) as run:
+        await run.after(b"a", 5_000)
+        with pytest.raises(InvalidMessageError, match="no message of topic u"):
+            await run.send(b"0", "TIMER_DEL_UNIQKEY\x01t+a\x02TIMER_DELAY_MS\x014000", topic="u")
+        await run.send(b"0", "TIMER_DEL_UNIQKEY\x01a\x02TIMER_DELAY_MS\x014000", topic="u")  # as before 5.3: u's own
+        with pytest.raises(InvalidMessageError, match="has to come before"):
+            await run.send(b"0", "TIMER_DEL_UNIQKEY\x01t+a\x02TIMER_DELAY_MS\x010")
+        await run.clock.advance(5)
+        await run.come(b"a")
+
+
+async def test_a_recall_that_comes_too_late_is_told_so() -> None:
+    async with bench(MemoryStorage()) as run:
+        await run.after(b"a", 5_000)
+        await run.clock.advance(5)
+        await run.come(b"a")
+        # The handler looks at the clock; here it went on in between.
+        text = f"TIMER_OUT_MS\x01{run.clock.time_ms() - 1}\x02TIMER_DEL_UNIQKEY\x01t+a\x02"
+        put = run.store.put(StoredMessage(TIMER_TOPIC, 0, b"0", text.encode()))
+        told = run.timers.expect_recall(put.queue_offset)
+        await run.store.durable(put.end_offset)
+        assert await told is False
+
+
+async def test_a_restart_delivers_once_and_keeps_what_was_recalled() -> None:
+    storage, clock = MemoryStorage(), VirtualClock()
+    async with bench(storage, clock=clock) as run:
+        await run.after(b"early", 1_000)
+        await run.after(b"while away", 5_000)
+        recalled = await run.after(b"recalled", 20_000)
+        await run.after(b"late", 20_000)
+        await run.recall(recalled)
+        await clock.advance(1)
+        await run.come(b"early")
+    await clock.advance(10)
+    async with bench(storage, clock=clock) as run:
+        await run.come(b"early", b"while away")
+        await clock.advance(9.1)
+        await run.come(b"early", b"while away", b"late")
+        await run.until(lambda: run.timers.waiting == 0)
+        assert (run.timers.recalled, run.timers.delivered) == (1, 2)
+
+
+async def test_a_crash_loses_nothing_and_repeats_only_what_came_since_the_last_copy() -> None:
+    storage, clock = MemoryStorage(), VirtualClock()
+    async with bench(storage, clock=clock) as run:
+        await run.after(b"before the copy", 1_000)
+        await clock.advance(1)
+        await run.come(b"before the copy")
+        await clock.advance(20)  # a copy is written every 10 s
+        await run.until(lambda: storage.exists("/store/config/timers.bin"))
+        await settle()
+        await run.after(b"behind it", 1_000)
+        await run.after(b"pending", 60_000)
+        await clock.advance(1)
+        await run.come(b"before the copy", b"behind it")
+        crashed = storage.copy()
+    async with bench(crashed, clock=clock) as run:
+        await run.come(b"before the copy", b"behind it", b"behind it")
+        await clock.advance(60)
+        await run.come(b"before the copy", b"behind it", b"behind it", b"pending")
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "head", "gone", "both"])
+async def test_a_damaged_copy_is_noticed_and_nothing_is_lost(damage: str, caplog: pytest.LogCaptureFixture) -> None:
+    storage, clock = MemoryStorage(), VirtualClock()
+    for body in (b"a", b"b"):
+        async with bench(storage, clock=clock) as run:
+            await run.after(body, HOUR_MS)
+    path = "/store/config/timers.bin"
+    for each in (path, f"{path}.bak") if damage in ("gone", "both") else (path,):
+        file = storage.open(each)
+        if damage == "gone":
+            storage.remove(each)
+        elif damage == "cut":
+            file.truncate(file.size() - 1)
+        else:
+            at = 9 if damage == "head" else file.size() - 1
+            file.write(at, [bytes([file.read(at, 1)[0] ^ 1])])
+    async with bench(storage, clock=clock) as run:
+        assert run.timers.waiting == 2
+        assert any("timers.bin" in record.message for record in caplog.records) is (damage != "gone")
+        await run.jump(HOUR_MS / 1000)
+        await run.come(b"a", b"b")
+
+
+async def test_what_waits_long_is_parked_anew_before_retention_takes_it() -> None:
+    clock = VirtualClock()
+    async with bench(MemoryStorage(), clock=clock, options=replace(OPTIONS, file_reserved_time="3h")) as run:
+        await run.after(b"a", 4 * HOUR_MS)
+        recalled = await run.after(b"b", 4 * HOUR_MS)
+        await run.recall(recalled)
+        await run.jump(1.5 * 3600)
+        await run.until(lambda: run.timers.rolled == 3)
+        await run.jump(1.5 * 3600)
+        await run.until(lambda: run.timers.rolled == 6)
+        assert run.delivered() == []
+        await run.jump(3600 - 5 * LONGEST_SLEEP)
+        assert run.delivered() == []
+        await run.jump(2 * LONGEST_SLEEP)
+        await run.come(b"a")
+        await run.until(lambda: run.timers.waiting == 0)
+        assert run.timers.recalled == 1
+        assert run.messages()[0].properties["TIMER_ROLL_TIMES"] == "2"
+
+
+async def test_messages_that_were_to_be_kept_longer_are_parked_anew_at_once() -> None:
+    storage, clock = MemoryStorage(), VirtualClock()
+    async with bench(storage, clock=clock) as run:
+        await run.after(b"a", 30 * HOUR_MS)
+    async with bench(storage, clock=clock, options=replace(OPTIONS, file_reserved_time="3h")) as run:
+        await run.until(lambda: run.timers.rolled == 1)
+        assert run.delivered() == []
+
+
+async def test_a_clock_that_was_ahead_does_not_keep_a_delay_from_ending(caplog: pytest.LogCaptureFixture) -> None:
+    async with bench(MemoryStorage()) as run:
+        await run.after(b"begun ahead", 60_000)
+        await run.send(b"at a time", f"TIMER_DELIVER_MS\x01{run.clock.time_ms() + 1000}")
+        run.clock.wall_is_ahead = -3600
+        await run.clock.advance(10)
+        await run.come(b"begun ahead")
+        await run.after(b"begun now", 5_000)
+        await run.clock.advance(6.1)  # store times are ahead still: up to a second late
+        await run.come(b"begun ahead", b"begun now")
+        assert "the clock was put back" in caplog.text
+        await run.jump(3600)
+        await run.come(b"begun ahead", b"begun now", b"at a time")
+
+
+async def test_a_clock_that_was_ahead_before_a_restart_is_noticed() -> None:
+    storage, clock = MemoryStorage(), VirtualClock()
+    async with bench(storage, clock=clock) as run:
+        await run.after(b"a", 60_000)
+    clock.wall_is_ahead = -86_400
+    async with bench(storage, clock=clock) as run:
+        await run.come(b"a")
+
+
+async def test_a_clock_that_jumps_ahead_brings_what_is_due_by_it() -> None:
+    async with bench(MemoryStorage()) as run:
+        for number in range(40):
+            await run.after(b"%d" % number, 1000 * 3600 * (number + 1))
+        run.clock.wall_is_ahead = 86_400
+        await run.clock.advance(10)
+        await run.come(*[b"%d" % number for number in range(24)])
+
+
+async def test_a_full_disk_delays_and_neither_loses_nor_repeats() -> None:
+    storage = FaultyStorage()
+    async with bench(storage) as run:
+        recalled = await run.after(b"recalled", 1_000)
+        for number in range(50):
+            await run.after(b"%d" % number, 1_000)
+        await run.recall(recalled)
+        storage.fail(os_error(errno.ENOSPC), "write", where="commitlog")
+        await run.clock.advance(1)
+        await run.until(lambda: run.store.refusal is not None)
+        for _ in range(3):
+            await run.clock.advance(REMEMBERED_MS / 1000)
+        assert run.delivered() == []
+        storage.heal()
+        for _ in range(4):
+            await run.clock.advance(20)
+        await run.come(*[b"%d" % number for number in range(50)])
+        assert run.timers.recalled == 1
+
+
+async def test_too_many_are_refused_and_may_still_be_recalled() -> None:
+    async with bench(MemoryStorage(), most=2) as run:
+        stored = await run.after(b"a", 5_000)
+        await run.after(b"b", 5_000)
+        with pytest.raises(LimitError, match="max-timer-messages") as refused:
+            await run.after(b"c", 5_000)
+        assert refused.value.soon
+        await run.recall(stored)
+        await run.clock.advance(5)
+        await run.come(b"b")
+        await run.after(b"c", 5)
+
+
+async def test_what_cannot_be_delivered_is_kept_and_no_garbage_stops_the_others() -> None:
+    async with bench(MemoryStorage()) as run:
+        garbage = [b"", b"REAL_TOPIC\x01../x\x02TIMER_OUT_MS\x011\x02", b"TIMER_OUT_MS\x01" + b"9" * 40 + b"\x02",
+                   b"TIMER_OUT_MS\x01-5\x02REAL_TOPIC\x01rmq_sys_wheel_timer\x02", b"TIMER_DEL_UNIQKEY\x01\x02",
+                   b"TIMER_OUT_MS\x017\x02TIMER_DELAY_MS\x01x\x02REAL_TOPIC\x01SCHEDULE_TOPIC_XXXX\x02",
+                   b"REAL_TOPIC\x01t\x02REAL_QID\x01-1\x02TIMER_OUT_MS\x019223372036854775806\x02"]  # fmt: skip
+        for text in garbage:
+            run.store.put(StoredMessage(TIMER_TOPIC, 0, b"garbage", text))
+        await run.after(b"a", 1)
+        await run.clock.advance(0.001)
+        await run.come(b"a")
+        await run.until(lambda: run.timers.waiting <= 1)
+        assert 4 <= len(run.messages(UNDELIVERED_TOPIC, 0)) == run.timers.undelivered
+
+
+async def test_messages_of_a_deleted_topic_are_dropped() -> None:
+    async with bench(MemoryStorage()) as run:
+        await run.after(b"a", 1_000)
+        run.store.put(StoredMessage("t", 3, b"makes the queue"))
+        await settle()
+        await run.store.delete_topic("t")
+        await run.clock.advance(1)
+        await run.until(lambda: run.timers.waiting == 0)
+        assert run.timers.dropped == 1
+
+
+async def test_what_is_gone_from_the_log_is_told_and_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    storage, clock = MemoryStorage(), VirtualClock()
+    options = replace(OPTIONS, mapped_file_size_commit_log=10_000, mapped_file_size_consume_queue=400)
+    async with bench(storage, clock=clock, options=options) as run:
+        for number in range(200):
+            await run.after(b"%03d" % number, HOUR_MS)
+    first = storage.list_directory("/store/commitlog")[0]
+    storage.remove(f"/store/commitlog/{first}")
+    checkpoint_free = [name for name in storage.list_directory("/store") if name == "checkpoint"]
+    for name in checkpoint_free:
+        storage.remove(f"/store/{name}")
+    with caplog.at_level(logging.WARNING):
+        async with bench(storage, clock=clock, options=options) as run:
+            await run.jump(HOUR_MS / 1000)
+            await run.until(lambda: run.timers.waiting == 0)
+            assert run.timers.lost > 0
+            assert run.timers.lost + len(run.delivered()) == 200
+
+
+def test_when_a_message_is_due_follows_from_its_record_alone() -> None:
+    relative = b"TIMER_OUT_MS\x0110000\x02TIMER_DELAY_MS\x01700\x02"  # by Apache, with a precision of 1000
+    assert due_ms(relative, stored_ms=9_801, now_ms=9_801) == 10_501
+    assert due_ms(relative, stored_ms=99_000, now_ms=10_600) == 11_000  # store times that are ahead
+    assert due_ms(relative, stored_ms=9_801, now_ms=1_000) == 1_000  # begun by a clock that was ahead
+    assert due_ms(b"TIMER_OUT_MS\x0110000\x02TIMER_DELIVER_MS\x0110300\x02", 0, 0) == 10_300
+    assert due_ms(b"TIMER_OUT_MS\x0110000\x02TIMER_DELIVER_MS\x0110300\x02", 0, 0, precision_ms=1000) == 11_000
+    assert due_ms(b"TIMER_OUT_MS\x0110299\x02TIMER_DELIVER_MS\x0110300\x02TIMER_DEL_UNIQKEY\x01t+a\x02", 0, 0) == 10_299
+    assert due_ms(b"TIMER_DELIVER_MS\x0110300\x02", 0, 0) == 0
