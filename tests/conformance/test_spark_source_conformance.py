@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -15,12 +17,14 @@ from rocketbox.clock import RealClock
 from rocketbox.message import Message, MessageQueue
 from rocketbox.spark.checkpoint import INITIAL, CheckpointError, decode_offset, encode_offset
 from rocketbox.spark.lease import Lease, LeaseLostError
+from rocketbox.spark.loss import DataLossError
 from rocketbox.spark.mirror import GroupMirror
 from rocketbox.spark.options import SourceOptions
 from rocketbox.spark.progress import StreamProgress, ranges_between
+from rocketbox.spark.reading import read_ranges
 from rocketbox.spark.selection import Selection
 from rocketbox.spark.starting import offset_at
-from tests.conformance.apache import EACH_VERSION, mqadmin
+from tests.conformance.apache import EACH_VERSION, apache_servers, mqadmin
 from tests.support.waiting import PATIENCE
 
 pytestmark = [pytest.mark.apache, pytest.mark.smoke, pytest.mark.anyio]
@@ -72,6 +76,82 @@ async def test_a_stream_goes_on_in_its_topic_and_not_in_one_made_anew(name_serve
             with pytest.raises(CheckpointError, match="the checkpoint is not of what name server"):
                 await progress(name_server, topic, group=f"g-{topic}").next(admin, kept)
         await admin.delete_topic(topic)
+
+
+async def test_queues_that_come_and_go_are_read_once_each(name_server: str, topic: str) -> None:
+    options = SourceOptions({"nameServer": name_server, "topic": topic, "group": f"g-{topic}"})
+
+    async def with_queues(admin: Admin, count: int) -> list[MessageQueue]:
+        await admin.create_topic(topic, queues=count)
+        with anyio.fail_after(PATIENCE):
+            while len(queues := await admin.queues(topic)) != count:  # Apache's name server hears of it a little later
+                await anyio.sleep(0.2)
+        return queues
+
+    async with Admin(name_server=name_server) as admin:
+        stream = StreamProgress(options, RealClock())
+        for queue in await with_queues(admin, 2):
+            await send(name_server, queue, 3)
+        first = await stream.next(admin, INITIAL)
+        assert sorted(piece.end - piece.start for piece in ranges_between(INITIAL, first)) == [3, 3]
+        for queue in await with_queues(admin, 4):
+            await send(name_server, queue, 2)
+        second = await stream.next(admin, first)
+        with anyio.fail_after(PATIENCE):
+            while len(second.queues) < 4:  # the stream's own look at the route is some seconds old at most
+                await anyio.sleep(0.2)
+                second = await stream.next(admin, second)
+        assert [(piece.queue.queue_id, piece.start, piece.end) for piece in ranges_between(first, second)] == [
+            (0, 3, 5), (1, 3, 5), (2, 0, 2), (3, 0, 2),
+        ]  # fmt: skip
+        await with_queues(admin, 1)
+        fresh = StreamProgress(options, RealClock())
+        third = await fresh.next(admin, second)
+        assert third.queues == second.queues, "all was read, and each queue keeps its place"
+        (queue,) = await admin.queues(topic)
+        await send(name_server, queue, 1)
+        fourth = await fresh.next(admin, third)
+        assert [(piece.start, piece.end) for piece in ranges_between(third, fourth) if piece] == [(5, 6)]
+        for queue in await with_queues(admin, 4):
+            await send(name_server, queue, 1)
+        fifth = await StreamProgress(options, RealClock()).next(admin, fourth)
+        assert [(piece.start, piece.end) for piece in ranges_between(fourth, fifth)] == [(6, 7), (5, 6), (2, 3), (2, 3)]
+        await admin.delete_topic(topic)
+
+
+@pytest.mark.parametrize("version", EACH_VERSION)
+async def test_what_apaches_retention_deletes_before_it_is_read_is_refused_or_told(
+    version: str, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    often: dict[str, Any] = {
+        "deleteWhen": ";".join(f"{hour:02}" for hour in range(24)), "fileReservedTime": 0,
+        "mappedFileSizeCommitLog": 200_000, "deleteCommitLogFilesInterval": 0, "cleanResourceInterval": 1000,
+    }  # fmt: skip
+    with apache_servers(tmp_path, version, keeps_store=False, **often) as servers:
+        async with Admin(name_server=servers.name_server) as admin, Producer("p", name_server=servers.name_server) as p:
+            queue = await made(admin, topic)
+            await send(servers.name_server, queue, 5)
+            kept = await progress(servers.name_server, topic).next(admin, INITIAL)
+            for _ in range(300):
+                await p.send(Message(topic, b"x" * 4000), queue=queue)
+            with anyio.fail_after(3 * PATIENCE):  # it begins to clean a minute after its start
+                while (begin := await admin.min_offset(queue)) <= 5:
+                    await anyio.sleep(0.5)
+            end = await progress(servers.name_server, topic).next(admin, kept)
+            (piece,) = ranges_between(kept, end)
+            assert (piece.start, piece.end) == (5, 305)
+
+            def read(**options: str) -> list[int]:
+                said = {"nameServer": servers.name_server, "topic": topic, **options}
+                batches = read_ranges([piece], SourceOptions(said))
+                return [offset for batch in batches for offset in batch.column("queue_offset").to_pylist()]
+
+            with pytest.raises(DataLossError, match=rf"{topic} broker-a/0: offsets 5 to \d+ \(\d+ in all\) are gone"):
+                await anyio.to_thread.run_sync(read)
+            found = await anyio.to_thread.run_sync(partial(read, failOnDataLoss="false"))
+            assert found == list(range(found[0], 305))
+            assert begin <= found[0] <= await admin.min_offset(queue)
+            assert f"offsets 5 to {found[0] - 1} ({found[0] - 5} in all) are gone" in caplog.text
 
 
 async def test_one_driver_at_a_time_has_the_lease(name_server: str, topic: str) -> None:
