@@ -143,6 +143,7 @@ class SparkListenerContainer:
         self._starting_offsets = options.starting_offsets
         self._stack = AsyncExitStack()
         self._stopping = False
+        self._has_drained = False
         self._query: StreamingQuery | None = None
         self._session: SparkSession | None = None
         self._watching: SupervisedTask | None = None
@@ -189,7 +190,8 @@ class SparkListenerContainer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self.drain(self._drain_timeout)
+            if not self._has_drained:  # a function that does not end is waited for once
+                await self.drain(self._drain_timeout)
         finally:
             if isinstance(error, Exception):  # the portal would wrap it in a group
                 kind = error = trace = None
@@ -287,6 +289,7 @@ class SparkListenerContainer:
                         "of it is begun", self.group,
                     )  # fmt: skip
                 self._task.cancel()
+        self._has_drained = True
 
     async def _unless_stopped(self, function: Callable[[], Awaitable[ResultT]]) -> ResultT | None:
         """The result of function; None when a stop is asked for meanwhile."""

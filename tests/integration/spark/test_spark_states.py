@@ -289,9 +289,11 @@ async def test_a_hanging_function_does_not_stretch_the_stop_and_is_named(
                 for running in both:
                     tasks.start_soon(running.drain, 4.0)
             took = RealClock().monotonic() - began
+        left_in = RealClock().monotonic() - began - took
     finally:
         release.set()
     assert took < 7, "4 s, and what a busy machine adds"
+    assert left_in < 10, "nothing is drained twice; the end of two listeners' threads is waited for 2 s each"
     line = hangs.__code__.co_firstlineno + 2
     assert caplog.text.count(f"{Path(__file__).name}:{line} in") >= 2
     assert "has not ended within" in caplog.text
