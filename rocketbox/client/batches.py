@@ -11,13 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rocketbox.message import SendResult
 
-__all__ = ["ELEMENT_BYTES", "Part", "parts_of", "results_of"]
+__all__ = ["Element", "Part", "parts_of", "results_of"]
 
 ELEMENT_BYTES = 4 * 5 + 2  # of a message in a batch, beside its body and its properties
 MOST_IN_REQUEST = 50_000  # the answer names each message in its header, by 33 bytes, or 57 of a broker with IPv6
+
+
+class Element(NamedTuple):
+    """A checked message on its way into a batch; ``properties`` is its encoded property text."""
+
+    flag: int
+    body: bytes
+    properties: bytes
+    msg_id: str
+
+    @property
+    def size(self) -> int:
+        """The bytes that it takes in a batch."""
+        return ELEMENT_BYTES + len(self.body) + len(self.properties)
 
 
 @dataclass(frozen=True)

@@ -273,6 +273,9 @@ class ProducerOptions(MemberOptions):
     client sends asynchronously. ``send_many_window`` is how many messages ``send_many`` has in flight at once. Bodies
     of ``compress_message_body_threshold`` bytes and more are compressed by ``compress_type`` at ``compress_level``: 1
     to 9 for ZLIB, 1 to 22 for ZSTD, nothing to LZ4.
+
+    With ``auto_batch`` each ``send`` waits for others to its topic, ``batch_max_delay`` or until there are
+    ``batch_max_bytes`` or ``batch_max_messages``; they go in one request then, and each has its own result or error.
     """
 
     send_message_timeout: Annotated[Time, Words("for a send with all its tries")] = 3.0
@@ -317,6 +320,20 @@ class ProducerOptions(MemberOptions):
         int, Ge(1), Words("queues of a topic that a send makes; no more than the topic has which it is made after")
     ] = 4
     send_many_window: Annotated[int, Ge(1), Words("messages that send_many has in flight at once")] = 256
+
+    auto_batch: Annotated[
+        bool, Words("true: sends to one topic that are under way at the same time go together, in one request")
+    ] = False
+    batch_max_delay: Annotated[
+        float, SECONDS, Gt(0), Le(30), Words("what a send waits for others, with auto-batch")
+    ] = 0.01
+    batch_max_bytes: Annotated[
+        int, BYTES, Ge(1), Le(2 * MIB), Words("of a batch that goes at once, with auto-batch")
+    ] = 32 * 1024
+    batch_max_messages: Annotated[int, Ge(1), Le(10_000), Words("of a batch that goes at once, with auto-batch")] = 1000
+    total_batch_max_bytes: Annotated[
+        int, BYTES, Ge(1), Words("that may be on their way in batches; with more, sends wait for room")
+    ] = 32 * MIB
 
     def __post_init__(self) -> None:
         super().__post_init__()

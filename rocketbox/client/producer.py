@@ -11,8 +11,10 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
+import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
+from rocketbox.client.auto_batch import AutoBatch
 from rocketbox.client.batches import results_of
 from rocketbox.client.checks import check_group, check_timeout
 from rocketbox.client.instance import MQClientInstance, own_or_shared
@@ -69,7 +71,8 @@ class Producer:
         self._request, self._deliver = sender.request, sender.deliver  # bound once, not with each send
         self.send_prepared = sender.send_prepared
         middlewares = self._instance.options.send_middleware
-        self._around = chain(middlewares, self._send_as_said) if middlewares else None
+        self._auto_batch = AutoBatch(sender, self._instance, self.options) if self.options.auto_batch else None
+        self._around = chain(middlewares, self._send_as_said) if middlewares or self._auto_batch is not None else None
         self._asker = Asker(sender, self._instance)
 
     @property
@@ -95,6 +98,9 @@ class Producer:
         self._sender.is_open = False
         self._instance.waiting_requests.end(self.group)
         try:
+            if self._auto_batch is not None:
+                with anyio.CancelScope(shield=True), self._clock.move_on_after(self.options.send_message_timeout):
+                    await self._auto_batch.flush()
             await self._instance.unregister_producer(self.group)
         finally:  # a task's own cancel() comes through the shield of the goodbye
             handled = await self._instance.__aexit__(kind, error, trace) if self._owns_instance else None
@@ -275,16 +281,22 @@ class Producer:
     async def _send_as_said(self, context: SendContext) -> SendResult | None:
         """The innermost of the chain: send what the middlewares have left of a context."""
         messages = list(context.messages)
+        timeout = context.timeout
+        if not isinstance(timeout, int | float) or not timeout > 0:
+            raise ClientError(f"a middleware left timeout={timeout!r} in its context; a send has more than 0 seconds")
+        tries = Tries(self._clock.monotonic(), timeout, context.retries)
         if context.batch:
             request = self._sender.batch_request(messages)
         else:
             if len(messages) != 1:
                 raise ClientError(f"a send is of one message; a middleware left {len(messages)} in its context")
+            joining = self._auto_batch
+            if joining is not None and not context.one_way and joining.takes(messages[0]):
+                to = None if context.queue is None else await self._sender.queue_for(context.queue, messages[0], tries)
+                sent = await joining.send(messages[0], timeout, context.retries, to)
+                if sent is not None:
+                    return sent
             request = self._request(messages[0])
             request.one_way = context.one_way
-        timeout = context.timeout
-        if not isinstance(timeout, int | float) or not timeout > 0:
-            raise ClientError(f"a middleware left timeout={timeout!r} in its context; a send has more than 0 seconds")
-        tries = Tries(self._clock.monotonic(), timeout, context.retries)
         to = None if context.queue is None else await self._sender.queue_for(context.queue, messages[0], tries)
         return await self._deliver(request, tries, to, messages[0].hash_key)

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from rocketbox.client.api.send import send_result
 from rocketbox.client.api.stored_names import TOPIC_PROPERTIES
-from rocketbox.client.batches import ELEMENT_BYTES, Part, parts_of
+from rocketbox.client.batches import Element, Part, parts_of
 from rocketbox.client.broker_faults import BrokerFaults, LatencyTable, ShortMemory
 from rocketbox.client.checks import (
     check_body,
@@ -170,33 +170,34 @@ class Sender:
 
         Raises InvalidMessageError that tells which message breaks a rule.
         """
-        born = self._clock.time_ms()
         first = self._check_batch(batch)
-        elements: list[tuple[int, bytes, bytes]] = []
-        ids = []
-        next_id, most = self._instance.unique_ids.next, self.options.max_message_size
+        born = self._clock.time_ms()
+        elements = []
         for index, message in enumerate(batch):
             try:
-                body, flag = message.body, message.flag
-                if type(body) is not bytes or not 0 < len(body) <= most:
-                    check_body(message.topic, body, most)
-                msg_id = next_id(born)
-                elements.append((check_flag(flag) if flag else 0, body, message_properties(message, msg_id)))
+                elements.append(self.element(message, born))
             except InvalidMessageError as error:
                 raise _of_batch(index, error) from error
-            except (AttributeError, TypeError, UnicodeEncodeError) as error:
-                raise _of_batch(index, wrong_message(message, error)) from error
-            ids.append(msg_id)
-        sizes = [ELEMENT_BYTES + len(body) + len(properties) for _, body, properties in elements]
         return [
             (
                 part,
                 self.request(batch[part.start])
                 if part.alone
-                else self._part(first, elements[part.start : part.end], ids[part.start : part.end], born),
+                else self.batch_of(elements[part.start : part.end], first, born),
             )
-            for part in parts_of(sizes, most)
+            for part in parts_of([element.size for element in elements], self.options.max_message_size)
         ]
+
+    def element(self, message: Message, born_ms: int) -> Element:
+        """A message that may stand in a batch, checked, with an id of its own. Raises InvalidMessageError."""
+        try:
+            body, flag = message.body, message.flag
+            if type(body) is not bytes or not 0 < len(body) <= self.options.max_message_size:
+                check_body(message.topic, body, self.options.max_message_size)
+            msg_id = self._instance.unique_ids.next(born_ms)
+            return Element(check_flag(flag) if flag else 0, body, message_properties(message, msg_id), msg_id)
+        except (AttributeError, TypeError, UnicodeEncodeError) as error:
+            raise wrong_message(message, error) from error
 
     def batch_request(self, batch: Sequence[Message]) -> SendRequest:
         """Checked messages as one request. Raises InvalidMessageError, also when they are too large for one."""
@@ -209,16 +210,30 @@ class Sender:
             )
         return request
 
-    def _part(
-        self, first: Message, elements: Sequence[tuple[int, bytes, bytes]], ids: Sequence[str], born: int
-    ) -> SendRequest:
+    def batch_of(self, elements: Sequence[Element], first: Message, born_ms: int) -> SendRequest:
         """Messages of a batch as one request; what they have alike is said by ``first``."""
-        body = encode_batch(elements)
+        body = encode_batch(element[:3] for element in elements)
         # Only WAIT: a 4.9 broker appends what stands here to every element, a UNIQ_KEY would give them all one id.
         properties = encode_properties({Property.WAIT: "true" if first.wait_store_ok else "false"}) + self._mark
         code = int(RequestCode.SEND_BATCH_MESSAGE)
         topic = self._topics.get(first.topic) or self._check_topic(first.topic)
-        return SendRequest(topic, body, properties, ",".join(ids), born, code=code, numbers=BATCH_NUMBERS)
+        ids = ",".join([element.msg_id for element in elements])
+        return SendRequest(topic, body, properties, ids, born_ms, code=code, numbers=BATCH_NUMBERS)
+
+    def request_of(self, element: Element, message: Message, born_ms: int) -> SendRequest:
+        """A message that was to stand in a batch as an ordinary one. Raises InvalidMessageError."""
+        topic = self._topics.get(message.topic) or self._check_topic(message.topic)
+        properties = check_size(element.properties + self._mark)
+        numbers = PLAIN_NUMBERS if element.flag == 0 else encode_send_numbers(flag=element.flag)
+        return SendRequest(topic, element.body, properties, element.msg_id, born_ms, numbers=numbers)
+
+    def may_stand_in_batch(self, message: Message) -> bool:
+        """Whether a message keeps the rules of batches, and none of what it asks for is lost in one."""
+        try:
+            self._check_in_batch(message, message)
+        except InvalidMessageError:
+            return False
+        return message.compression is Compression.NONE or len(message.body) < self._packing.plain_below
 
     def _check_topic(self, topic: str) -> str:
         """The topic as it is called in here. Raises InvalidMessageError."""

@@ -13,7 +13,15 @@ import pytest
 
 from rocketbox.client import Admin, ConsumerOptions, Producer, ProducerOptions, PushConsumer
 from rocketbox.errors import InvalidMessageError, NoRouteError, Reject, RetryLater
-from rocketbox.message import ConsumeFromWhere, ConsumeMode, Message, MessageExt, MessageQueue
+from rocketbox.message import (
+    Compression,
+    ConsumeFromWhere,
+    ConsumeMode,
+    Message,
+    MessageExt,
+    MessageQueue,
+    SendResult,
+)
 
 pytestmark = [pytest.mark.apache, pytest.mark.smoke, pytest.mark.anyio]
 
@@ -116,6 +124,66 @@ async def test_a_batch_is_stored_together(name_server: str, topic: str) -> None:
         (b"%d" % number, each.msg_id, each.offset_msg_id, each.queue.queue_id, each.queue_offset)
         for number, each in enumerate(results)
     }
+
+
+async def test_a_batch_that_is_too_large_for_one_request_is_stored_whole(name_server: str, topic: str) -> None:
+    sizes = [700_000, 10, 2_000_000, 2_000_000, 4 << 20, 1, 3_000_000]
+    bodies = [bytes([65 + number]) * size for number, size in enumerate(sizes)]
+    plain = ProducerOptions(send_message_timeout=12.0, compress_type=Compression.NONE)
+    async with (
+        Producer(f"p-{topic}", name_server=name_server, options=plain) as producer,
+        Admin(name_server=name_server) as admin,
+    ):
+        results = await producer.send_batch([Message(topic, body) for body in bodies])
+        for result, body in zip(results, bodies, strict=True):
+            found = await admin.view(result.offset_msg_id)
+            assert (found.body == body, found.queue_id, found.queue_offset, found.msg_id) == (
+                True, result.queue.queue_id, result.queue_offset, result.msg_id,
+            )  # fmt: skip
+
+
+async def test_sends_that_are_joined_have_results_of_their_own(name_server: str, topic: str) -> None:
+    options = ProducerOptions(send_message_timeout=12.0, auto_batch=True, batch_max_messages=50)
+    results: dict[bytes, SendResult] = {}
+
+    async with Producer(f"p-{topic}", name_server=name_server, options=options) as producer:
+
+        async def send(body: bytes) -> None:
+            results[body] = await producer.send(Message(topic, body, keys=[body.decode()]))
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(200):
+                tasks.start_soon(send, b"k%d" % number)
+    seen = Seen()
+    async with consuming(name_server, topic, seen.handle):
+        await seen.wait_for(200)
+    told = {(each.body, each.msg_id, each.offset_msg_id, each.queue_id, each.queue_offset) for each in seen.messages}
+    assert told == {
+        (body, each.msg_id, each.offset_msg_id, each.queue.queue_id, each.queue_offset)
+        for body, each in results.items()
+    }
+
+
+@pytest.mark.parametrize("way", [Compression.ZLIB, Compression.LZ4, Compression.ZSTD])
+async def test_what_is_compressed_comes_as_it_was(name_server: str, topic: str, way: Compression) -> None:
+    bodies = [b"all work and no play " * 300, bytes(1 << 20), b"small"]
+    async with sending(name_server, topic) as producer, Admin(name_server=name_server) as admin:
+        results = [await producer.send(Message(topic, body, compression=way)) for body in bodies]
+        (stored,) = (await admin.pull(results[1].queue, results[1].queue_offset, 1, decompress=False)).messages
+        assert len(stored.body) < 10_000
+        assert (await admin.view(results[1].offset_msg_id)).body == bodies[1]
+    seen = Seen()
+    async with consuming(name_server, topic, seen.handle):
+        await seen.wait_for(3)
+    assert sorted(seen.bodies, key=len) == sorted(bodies, key=len)
+
+
+async def test_a_hash_key_travels_along_and_a_function_picks_the_queue(name_server: str, topic: str) -> None:
+    async with sending(name_server, topic) as producer, Admin(name_server=name_server) as admin:
+        keyed = await producer.send(Message(topic, b"keyed", hash_key="UA1545"))
+        assert (await admin.view(keyed.offset_msg_id)).properties["__SHARDINGKEY"] == "UA1545"
+        last = await producer.send(Message(topic, b"last"), queue=lambda queues, message: queues[-1])
+        assert last.queue == max(await admin.queues(topic))
 
 
 async def test_many_in_flight_and_one_way(name_server: str, topic: str) -> None:

@@ -132,6 +132,7 @@ CLIENT_RUNGS = (
     "send_window",
     "sending",
     "requests",
+    "auto_batch",
     "admin producer send_back",
     "needed_topics",
     "consume",
