@@ -36,7 +36,7 @@ ID_CHARACTERS = 32  # 128 bits that nobody can guess: who knows an id could answ
 class WaitingRequest:
     """One request. ``correlation_id`` goes with it; ``outcome`` is its reply as it came, or why there is none."""
 
-    __slots__ = ("_over", "correlation_id", "deadline", "group", "msg_id", "outcome", "timeout", "topic")
+    __slots__ = ("_told", "correlation_id", "deadline", "group", "msg_id", "outcome", "over", "timeout", "topic")
 
     def __init__(self, correlation_id: str, group: str, timeout: float, deadline: float) -> None:
         self.correlation_id = correlation_id
@@ -45,7 +45,9 @@ class WaitingRequest:
         self.deadline = deadline
         self.topic = self.msg_id = ""
         self.outcome: RemotingCommand | RocketBoxError | None = None
-        self._over = make_waiter()
+        self.over = False
+        """Whether nobody waits for its reply any more, for one reason or another."""
+        self._told = make_waiter()
 
     @property
     def answered(self) -> bool:
@@ -54,7 +56,7 @@ class WaitingRequest:
 
     async def reply(self) -> RemotingCommand:
         """The reply as the broker handed it over. Raises ReplyTimeoutError, ClientStateError."""
-        await self._over
+        await self._told
         if isinstance(self.outcome, RemotingCommand):
             return self.outcome
         assert self.outcome is not None
@@ -62,8 +64,9 @@ class WaitingRequest:
 
     def end(self, outcome: RemotingCommand | RocketBoxError) -> None:
         self.outcome = outcome
-        if not self._over.done():  # who waited was cancelled a moment ago
-            self._over.set_result(None)
+        self.over = True
+        if not self._told.done():  # who waited was cancelled a moment ago
+            self._told.set_result(None)
 
 
 class WaitingRequests:
@@ -94,6 +97,7 @@ class WaitingRequests:
 
     def forget(self, waiting: WaitingRequest) -> None:
         """Nobody waits for its reply any more."""
+        waiting.over = True
         self._waiting.pop(waiting.correlation_id, None)
 
     def receive(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:

@@ -25,6 +25,8 @@ from rocketbox.client import ConsumeContext, SendContext
 from rocketbox.client.consume import HandlerEndedError
 from rocketbox.client.middleware import ConsumeMiddleware, ConsumeNext, SendMiddleware, SendNext
 from rocketbox.client.outcomes import Outcomes, failures_of_error, failures_of_result
+from rocketbox.client.replies import is_answer
+from rocketbox.client.requests import RequestContext
 from rocketbox.errors import BatchFailed, Reject, RemoteProtocolError, RetryLater
 from rocketbox.listeners.dispatch import Invocation
 from rocketbox.message import MessageExt, Property, SendResult
@@ -185,6 +187,9 @@ class Observer:
                 "FastAPI's TestClient: in an async test call the application by "
                 "httpx.AsyncClient(transport=httpx.ASGITransport(app))"
             )
+        if isinstance(context, RequestContext) and _call.get() is None and (waiting := context.waiting) is not None:
+            # Time goes on until its reply has come, long after the send itself.
+            self._while_sending(lambda: waiting.over, waiting.end)
         try:
             result = await self._in_time(call_next(context))
         except BaseException as error:
@@ -289,8 +294,9 @@ class Observer:
                 self._last_error[place] = failure, message.reconsume_times + 1
                 if self._outcome(call, message, failure) is Outcome.DEAD_LETTER:
                     self.given_up[place] = f"what {call.name} has given up, {_keys(call)}"
+        told = {failure for message, failure in failures if is_answer(message, failure)}  # to who has sent a request
         for each in dict.fromkeys(each for each in call.failures if each is not None):
-            if not isinstance(each, SIGNALS) and not self._was_asked_for(each):
+            if not isinstance(each, SIGNALS) and not self._was_asked_for(each) and each not in told:
                 self.unexpected.append(each)
         self.note(f"{_of(call.cluster)}{call}")
 
@@ -299,6 +305,8 @@ class Observer:
             return Outcome.CONSUMED
         if isinstance(failure, Reject):
             return Outcome.DEAD_LETTER
+        if isinstance(failure, Exception) and is_answer(message, failure):
+            return Outcome.CONSUMED
         retries = self._retries_of(call.group, call.cluster)
         return Outcome.DEAD_LETTER if 0 <= retries <= message.reconsume_times else Outcome.COMES_BACK
 

@@ -235,6 +235,8 @@ class _Push:
         return False  # whoever waits for it or not, it is counted until it has ended
 
     def set_result(self, answer: RemotingCommand, /) -> None:
+        if answer.code != ResponseCode.SUCCESS:
+            _log.debug("%s refuses a reply: code %d, %s", self._asker.remote_address, answer.code, answer.remark)
         self._end(answer.code == ResponseCode.SUCCESS)
 
     def set_exception(self, error: RemotingError, /) -> None:

@@ -1,0 +1,1 @@
+"""Requests and replies: one service asks how punctual an airline is, another one answers."""
