@@ -29,6 +29,7 @@ EXTENSIONS = {
     "client": "basicConstraints = critical, CA:false\nkeyUsage = critical, digitalSignature\n"
     "extendedKeyUsage = clientAuth",
 }
+LONGEST_RUN = 60.0  # seconds
 LONGEST_NAME = 64  # of a subject, RFC 5280's upper bound
 
 
@@ -117,7 +118,12 @@ def _openssl(*arguments: str) -> bytes:
     if program is None:
         fix = "install OpenSSL (Debian: apt install openssl), or use certificates of your company's CA"
         raise ConfigurationError(Finding("there is no openssl on the PATH, which makes certificates", fix=fix))
-    done = subprocess.run([program, *arguments], capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=60)
+    command = [program, *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=LONGEST_RUN)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        what = f"openssl {arguments[0]} does not run: {getattr(error, 'strerror', None) or 'it has not ended'}"
+        raise ConfigurationError(Finding(what, fix=f"try another openssl than {program}")) from error
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines()
         what = f"openssl {arguments[0]} failed: {said[-1] if said else f'status {done.returncode}'}"

@@ -10,6 +10,7 @@ import ipaddress
 import json
 import os
 import re
+import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -78,7 +79,11 @@ def make_secured(
         fix = "use 4 to 32 letters, digits, - and _"
         raise ConfigurationError(Finding(f"--user is {user!r}, which cannot be a user's name", fix=fix))
     folder = directory.absolute()
-    at = list(dict.fromkeys([*names, *THIS_MACHINE]))
+    host = next((name for name in names if not name.startswith("*")), THIS_MACHINE[0])
+    if names and host not in names:
+        fix = "write the name or address of the server itself beside it"
+        raise ConfigurationError(Finding(f"{names[0]!r} is no name at which clients reach a server", fix=fix))
+    at = list(dict.fromkeys([host, *names, *THIS_MACHINE]))
     secret = os.urandom(SECRET_BYTES).hex()
     authority = make_authority("rocketbox CA", AUTHORITY_DAYS)
     server = sign(authority, "server", at[0], at, days=days)
@@ -100,32 +105,41 @@ def make_secured(
 
 
 def _write(folder: Path, files: dict[str, bytes], *, overwrite: bool) -> None:
+    """All of them, or none: servers and clients with parts of two lots would not find together."""
     there = [name for name in files if os.path.lexists(folder / name)]
     if there and not overwrite:
         what = f"{folder} has {', '.join(there)} already"
         fix = "choose another --directory; or say --overwrite, and every client needs the new CA"
         raise ConfigurationError(Finding(what, fix=fix))
+    for name in there:
+        if (folder / name).is_dir():
+            raise ConfigurationError(Finding(f"{folder / name} is a directory", fix="choose another --directory"))
+    scratches: dict[str, Path] = {}
     try:
         for directory in (folder, folder / "server-secrets"):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name, content in files.items():
             # mkstemp makes it for this user alone, and what stands in its place, a link too, is replaced as a whole.
             descriptor, scratch = tempfile.mkstemp(dir=(folder / name).parent, prefix=".")
-            try:
-                with open(descriptor, "wb") as file:
-                    file.write(content)
-                os.replace(scratch, folder / name)
-            except BaseException:
-                os.unlink(scratch)
-                raise
+            scratches[name] = Path(scratch)
+            with open(descriptor, "wb") as file:
+                file.write(content)
+        for name, written in scratches.items():
+            os.replace(written, folder / name)
     except OSError as error:
         what = f"{folder} cannot be written to: {error.strerror or error}"
         raise ConfigurationError(Finding(what, fix="choose another --directory")) from error
+    finally:
+        for written in scratches.values():
+            written.unlink(missing_ok=True)
 
 
 def _settings(folder: Path, at: Sequence[str]) -> str:
     def quoted(name: str) -> str:
         return json.dumps(str(folder / name), ensure_ascii=False)
+
+    def argument(name: str) -> str:
+        return shlex.quote(str(folder / name))
 
     host = at[0]
     shown = f"[{host}]" if _is_ipv6(host) else host
@@ -153,10 +167,10 @@ rocketbox:
 
 # or, as a process of its own:
 #   rocketbox broker --data-dir store --host {listens}{told_here} \\
-#     --tls-server-cert-path {folder / "server.pem"} --tls-server-key-path {folder / "server-key.pem"} \\
-#     --tls-server-trust-cert-path {folder / "ca.pem"} --tls-server-need-client-auth require \\
+#     --tls-server-cert-path {argument("server.pem")} --tls-server-key-path {argument("server-key.pem")} \\
+#     --tls-server-trust-cert-path {argument("ca.pem")} --tls-server-need-client-auth require \\
 #     --authentication-enabled true --authorization-enabled true \\
-#     --secrets-directory {folder / "server-secrets"}
+#     --secrets-directory {argument("server-secrets")}
 
 # --- clients
 rocketmq:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import stat
 import subprocess
 from pathlib import Path
@@ -108,6 +109,40 @@ def test_what_no_certificate_can_say_is_refused(tmp_path: Path, arguments: list[
     assert status == 1
     assert said in output
     assert not (tmp_path / "new").exists()
+
+
+def test_all_is_replaced_or_nothing(tmp_path: Path) -> None:
+    """Servers that have a new CA and clients that have the old one would not find together."""
+    assert init("--directory", str(tmp_path))[0] == 0
+    (tmp_path / "client-keys.yml").unlink()
+    (tmp_path / "client-keys.yml").mkdir()
+    before = state_of(tmp_path)
+    status, output = init("--directory", str(tmp_path), "--overwrite")
+    assert status == 1
+    assert "client-keys.yml is a directory" in output
+    assert state_of(tmp_path) == before
+
+
+def test_a_pattern_of_names_is_no_address_of_a_server(tmp_path: Path) -> None:
+    status, output = init("--directory", str(tmp_path), "*.example.org", "broker.example.org")
+    assert status == 0
+    said = yaml.safe_load(output)
+    assert said["rocketmq"]["name-server"] == "broker.example.org:9876"
+    assert said["rocketbox"]["embedded"]["broker-ip1"] == said["rocketmq"]["tls"]["server-name"] == "broker.example.org"
+    status, output = init("--directory", str(tmp_path / "other"), "*.example.org")
+    assert status == 1
+    assert "'*.example.org' is no name at which clients reach a server" in output
+
+
+def test_a_directory_with_spaces_may_stand_in_the_command(tmp_path: Path) -> None:
+    folder = tmp_path / "my files"
+    _, output = init("--directory", str(folder))
+    command = "".join(
+        line.removeprefix("#").removesuffix("\\") for line in output.splitlines() if line.startswith("#   ")
+    )
+    arguments = shlex.split(command)
+    assert arguments[arguments.index("--tls-server-cert-path") + 1] == str(folder / "server.pem")
+    assert arguments[arguments.index("--secrets-directory") + 1] == str(folder / "server-secrets")
 
 
 def test_a_machine_without_openssl_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
