@@ -157,15 +157,14 @@ class _Reader:
     def _flag(self, node: yaml.Node | None, name: str) -> bool:
         if node is None or _is_null(node):
             return False
-        text = (self._text(node, name) or "").lower()
-        if text not in {"true", "false"}:
-            self._wrong(node, f"{name} is {text[:SHOWN]!r}", "write true or false")
-        return text == "true"
+        text = self._text(node, name)
+        if text is not None and text.lower() not in {"true", "false"}:
+            self._wrong(node, f"{name} is {text.lower()[:SHOWN]!r}", "write true or false")
+        return text is not None and text.lower() == "true"
 
     def _perm(self, node: yaml.Node | None, name: str) -> Perm:
-        if node is None or _is_null(node):
-            return Perm.DENY
-        return self._perm_of(node, name, (self._text(node, name) or "").strip())
+        text = None if node is None or _is_null(node) else self._text(node, name)
+        return Perm.DENY if node is None or text is None else self._perm_of(node, name, text.strip())
 
     def _perm_of(self, node: yaml.Node, name: str, text: str) -> Perm:
         if text not in _PERMS:
@@ -175,7 +174,10 @@ class _Reader:
     def _perms(self, node: yaml.Node | None, name: str) -> Iterator[tuple[str, Perm]]:
         seen: set[str] = set()
         for each in self._list(node, name):
-            resource, equals, perm = (self._text(each, name) or "").partition("=")
+            text = self._text(each, name)
+            if text is None:
+                continue
+            resource, equals, perm = text.partition("=")
             resource = resource.strip()
             if not equals or not resource:
                 self._wrong(each, f"{name} has an entry that is not NAME=PERM", "write for example orders=PUB|SUB")

@@ -147,6 +147,21 @@ def test_what_is_wrong_is_told_with_its_line_and_without_secrets(text: str, what
     assert "hunter" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("said", "what"),
+    [
+        ("admin: [x]", "admin is no text"),
+        ("defaultTopicPerm: {x: y}", "defaultTopicPerm is no text"),
+        ("topicPerms: [[x]]", "topicPerms is no text"),
+        ("whiteRemoteAddress: [x]", "an address is no text"),
+    ],
+)
+def test_a_fault_is_told_once(said: str, what: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read_plain_acl(SOUND.replace("}]", f", {said}}}]"), "f.yml")
+    assert [finding.what for finding in caught.value.findings] == [what]
+
+
 def test_an_empty_file_knows_nobody(tmp_path: Path) -> None:
     assert read_plain_acl("", "f.yml").accounts == {}
     (tmp_path / "acl.yml").write_text("")
