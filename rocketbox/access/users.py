@@ -21,7 +21,16 @@ from rocketbox.access.accounts import (
     Account,
     Rights,
 )
-from rocketbox.access.policies import ANY_ACTION, CUSTOM, DEFAULT, Policies, PolicyEntry, PolicyRights, read_resource
+from rocketbox.access.policies import (
+    ANY_ACTION,
+    CUSTOM,
+    DEFAULT,
+    Policies,
+    PolicyEntry,
+    PolicyRights,
+    Resource,
+    read_resource,
+)
 from rocketbox.access.resources import Action, Need
 from rocketbox.errors import RocketBoxError, StoreCorruptError
 from rocketbox.protocol.auth_bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
@@ -291,7 +300,7 @@ def _entry_info(entry: PolicyEntry) -> PolicyEntryInfo:
     )
 
 
-def _resource(text: str | None) -> Any:
+def _resource(text: str | None) -> Resource:
     try:
         return read_resource((text or "").strip())
     except ValueError as error:

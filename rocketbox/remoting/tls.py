@@ -24,6 +24,7 @@ from rocketbox.declarations import Words, check_options
 from rocketbox.errors import ConfigurationError, Finding
 
 __all__ = [
+    "SPEAKS_NO_TLS",
     "ClientAuth",
     "HandshakeError",
     "ServerTlsOptions",
@@ -42,6 +43,12 @@ __all__ = [
 MAX_FILE_BYTES: Final = 4 << 20  # of certificates or keys; the bundles of whole systems have 300 KiB
 
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----[\x20-\x7e\s]*?-----END CERTIFICATE-----")
+
+SPEAKS_NO_TLS: Final = (
+    "plain",
+    "it does not speak TLS, and tls-server-mode is enforcing (rocketmq.tls.enable of clients)",
+)
+"""What kept a server from a TLS connection, as :func:`why_the_server_failed` says it."""
 
 Named = Callable[[str], str]
 
@@ -302,9 +309,17 @@ def _unreadable(option: str, path: Path) -> Iterator[_Problem]:
     except FileNotFoundError:
         yield _Problem(option, f" is {path}, and there is no such file", f"correct the path ({path.absolute()})")
     except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        fix = "let the user of this process read it, or write another path"
-        yield _Problem(option, f" is {path}, which cannot be read: {reason}", fix)
+        yield _not_read(option, path, error)
+
+
+def _not_read(option: str, path: Path, error: Exception) -> _Problem:
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    fix = "let the user of this process read it, or write another path"
+    return _Problem(option, f" is {path}, which cannot be read: {reason}", fix)
+
+
+def _no_certificate(option: str, path: Path) -> _Problem:
+    return _Problem(option, f" is {path}, which holds no certificate in PEM form", "write the path of one")
 
 
 def _load_trusted(context: ssl.SSLContext, option: str, path: Path, *, first_alone: bool = False) -> Iterator[_Problem]:
@@ -318,10 +333,9 @@ def _load_trusted(context: ssl.SSLContext, option: str, path: Path, *, first_alo
             else:
                 context.load_verify_locations(cafile=path)
         except (ssl.SSLError, ValueError):
-            yield _Problem(option, f" is {path}, which holds no certificate in PEM form", "write the path of one")
+            yield _no_certificate(option, path)
         except OSError as error:
-            what = f" is {path}, which cannot be read: {error.strerror or error}"
-            yield _Problem(option, what, "let the user of this process read it, or write another path")
+            yield _not_read(option, path, error)
 
 
 def _load_pair(context: ssl.SSLContext, pair: _Pair) -> Iterator[_Problem]:
@@ -344,11 +358,8 @@ def _load_pair(context: ssl.SSLContext, pair: _Pair) -> Iterator[_Problem]:
         context.load_cert_chain(pair.cert, pair.key, password)
     except ssl.SSLError as error:
         if error.reason in ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"):
-            what, fix = (
-                f" is {key}, which is not the key of the certificate in {pair.cert}",
-                "write the path of its key",
-            )
-            yield _Problem(key_option, what, fix)
+            what = f" is {key}, which is not the key of the certificate in {pair.cert}"
+            yield _Problem(key_option, what, "write the path of its key")
         elif asked and pair.password is None:
             what = f" is {key}, whose key is encrypted, and no password is set"
             yield _Problem(key_option, what, "set the key's password, or write the path of a key without one")
@@ -359,14 +370,12 @@ def _load_pair(context: ssl.SSLContext, pair: _Pair) -> Iterator[_Problem]:
                 pair.cert_option, f" is {pair.cert}, which is too weak: {error.reason}", "make a stronger one"
             )
         elif list(_load_trusted(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), pair.cert_option, pair.cert)):
-            what = f" is {pair.cert}, which holds no certificate in PEM form"
-            yield _Problem(pair.cert_option, what, "write the path of one")
+            yield _no_certificate(pair.cert_option, pair.cert)
         else:
             what = f" is {key}, which holds no private key in PEM form"
             yield _Problem(key_option, what, "write the path of the key")
     except OSError as error:
-        what = f" is {pair.cert}, which cannot be read: {error.strerror or error}"
-        yield _Problem(pair.cert_option, what, "let the user of this process read it, or write another path")
+        yield _not_read(pair.cert_option, pair.cert, error)
     except ValueError:  # more than 1,023 bytes
         yield _Problem(pair.password_option, " is too long for a password of a key", "write that of the key")
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from rocketbox.remoting.asyncio_driver import AsyncioDriver, why_lost
 from rocketbox.remoting.tls import (
+    SPEAKS_NO_TLS,
     HandshakeError,
     TlsMode,
     is_refused_certificate,
@@ -25,7 +26,7 @@ from rocketbox.remoting.tls import (
     why_the_server_failed,
 )
 from rocketbox.remoting.tls_files import ClientTls, LoopbackTls, ServerTls
-from rocketbox.remoting.tls_session import FIRST_BYTE, TlsSession
+from rocketbox.remoting.tls_session import FIRST_BYTE, TlsSession, connecting_session
 
 if TYPE_CHECKING:
     from rocketbox.remoting.connection import Connection, Opened
@@ -169,11 +170,7 @@ class ConnectingTlsDriver(_TlsDriver):
 
     def __init__(self, opened: Opened, tls: ClientTls | LoopbackTls, context: ssl.SSLContext, host: str) -> None:
         self._name = tls.name_of(host)
-        try:
-            session = TlsSession(context, server_name=self._name)
-        except ValueError as error:
-            raise HandshakeError(f"{self._name!r} is no name that a certificate can have") from error
-        super().__init__(opened, session)
+        super().__init__(opened, connecting_session(context, self._name))
         self._shows_certificate = tls.shows_certificate
         self._connected = self.waiter()
         self._given_up = False
@@ -260,9 +257,7 @@ class AcceptedTlsDriver(_TlsDriver):
             self.connection.received(bytes(data))
             self._flush()
         else:
-            self.connection.handshake_failed(
-                "plain", "it does not speak TLS, and tls-server-mode is enforcing (rocketmq.tls.enable of clients)"
-            )
+            self.connection.handshake_failed(*SPEAKS_NO_TLS)
             self._transport.close()
 
     def _established(self) -> bool:

@@ -13,9 +13,19 @@ import ssl
 from contextlib import suppress
 from typing import Final, cast
 
-__all__ = ["FIRST_BYTE", "TlsSession"]
+from rocketbox.remoting.tls import HandshakeError
+
+__all__ = ["FIRST_BYTE", "TlsSession", "connecting_session"]
 
 FIRST_BYTE: Final = 0x16  # of every TLS connection, and of no frame: it would announce 352 MiB
+
+
+def connecting_session(context: ssl.SSLContext, name: str) -> TlsSession:
+    """A client's, to a server that has to have this name. Raises HandshakeError for a name that is none."""
+    try:
+        return TlsSession(context, server_name=name)
+    except ValueError as error:
+        raise HandshakeError(f"{name!r} is no name that a certificate can have") from error
 
 
 class TlsSession:

@@ -13,6 +13,7 @@ import anyio
 
 from rocketbox.remoting.stream_driver import ByteStream
 from rocketbox.remoting.tls import (
+    SPEAKS_NO_TLS,
     HandshakeError,
     TlsMode,
     is_refused_certificate,
@@ -20,7 +21,7 @@ from rocketbox.remoting.tls import (
     why_the_server_failed,
 )
 from rocketbox.remoting.tls_files import ClientTls, LoopbackTls, ServerTls
-from rocketbox.remoting.tls_session import FIRST_BYTE, TlsSession
+from rocketbox.remoting.tls_session import FIRST_BYTE, TlsSession, connecting_session
 
 if TYPE_CHECKING:
     from rocketbox.remoting.connection import Connection
@@ -106,11 +107,7 @@ class ConnectedTlsStream(_TlsStream):
     def __init__(self, stream: ByteStream, tls: ClientTls | LoopbackTls, context: ssl.SSLContext, host: str) -> None:
         self._name = tls.name_of(host)
         self._shows_certificate = tls.shows_certificate
-        try:
-            session = TlsSession(context, server_name=self._name)
-        except ValueError as error:
-            raise HandshakeError(f"{self._name!r} is no name that a certificate can have") from error
-        super().__init__(stream, session)
+        super().__init__(stream, connecting_session(context, self._name))
 
     async def settle(self) -> None:
         """Go through the handshake. Raises HandshakeError."""
@@ -154,9 +151,7 @@ class AcceptedTlsStream(_TlsStream):
         data = await self._stream.receive()
         if data[0] != FIRST_BYTE:
             if self._tls.options.mode is not TlsMode.PERMISSIVE:
-                connection.handshake_failed(
-                    "plain", "it does not speak TLS, and tls-server-mode is enforcing (rocketmq.tls.enable of clients)"
-                )
+                connection.handshake_failed(*SPEAKS_NO_TLS)
                 raise anyio.ClosedResourceError
             connection.handshake_ends()
             self._settled.set()
