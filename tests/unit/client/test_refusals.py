@@ -119,13 +119,13 @@ SHAPES: Mapping[str, Callable[[RemotingCommand], RemotingCommand]] = {
 
 
 @pytest.mark.parametrize("version", SHAPES)
-@pytest.mark.parametrize("mode", list(ConsumeMode))
-@pytest.mark.parametrize("what", CONSUMING)
+@pytest.mark.parametrize(
+    ("what", "mode"),
+    [(what, mode) for what in CONSUMING for mode in ConsumeMode if what != "locks" or mode is ConsumeMode.ORDERLY],
+)
 async def test_a_group_that_may_not_consume_asks_rarely_says_so_and_goes_on_when_it_may(
     what: str, mode: ConsumeMode, version: str, anyio_backend: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    if what == "locks" and mode is ConsumeMode.CONCURRENTLY:
-        pytest.skip("it takes no locks")
     caplog.set_level(logging.INFO)
     group = Group(queues=4)
     codes = CONSUMING[what]
