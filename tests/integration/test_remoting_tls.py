@@ -79,7 +79,8 @@ class Place:
 
     def client(self, options: TlsOptions | None) -> RemotingClient:
         tls = None if options is None else ClientTls(options)
-        return RemotingClient(clock=RealClock(), network=TcpNetwork(streams=self.streams, tls=tls))
+        network = TcpNetwork(streams=self.streams, tls=tls)
+        return RemotingClient(clock=RealClock(), network=network, options=RemotingOptions(connect_timeout=PATIENCE))
 
     async def ask(self, address: str, options: TlsOptions | None) -> bytes:
         async with self.client(options) as client:
