@@ -163,7 +163,7 @@ _V2 = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendMessageRequestHeader(_Header):
-    """Codes 10 (long names) and 310, 320 (one-letter names). ``queue_id`` below 0 lets the broker choose.
+    """Codes 10, 324 (long names) and 310, 320, 325 (one-letter names). ``queue_id`` below 0 lets the broker choose.
 
     ``born_timestamp`` is in ms. ``properties`` is the property text; ``max_reconsume_times`` is for retry topics only.
     """
@@ -188,9 +188,12 @@ class SendMessageRequestHeader(_Header):
         return {_V2[name]: _write(value) for name in _V2 if (value := getattr(self, name)) is not None}
 
     @classmethod
-    def decode(cls, ext_fields: Mapping[str, str]) -> Self:
-        """The header in ext fields of either naming."""
-        return cls(**_decode_fields(cls, ext_fields, {} if "producerGroup" in ext_fields else _V2))
+    def decode_v2(cls, ext_fields: Mapping[str, str]) -> Self:
+        """The header in ext fields by their one-letter names; long ones beside them count for nothing.
+
+        Which names count is said by the code alone: who asks what a request may reads the same. Raises HeaderError.
+        """
+        return cls(**_decode_fields(cls, ext_fields, _V2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,7 +92,9 @@ class ReplyHandler:
                 "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, "
                 f"{self._context.replies.waiting} sends wait for the disk (sendThreadPoolQueueCapacity)",
             )
-        header = SendMessageRequestHeader.decode(request.ext_fields)
+        is_v2 = request.code == RequestCode.SEND_REPLY_MESSAGE_V2
+        read = SendMessageRequestHeader.decode_v2 if is_v2 else SendMessageRequestHeader.decode
+        header = read(request.ext_fields)
         queue_id = self._queue(connection, request, header)
         properties = remove_properties((header.properties or "").encode("utf-8", "replace"), _REPLACED_PROPERTIES)
         properties += self._added

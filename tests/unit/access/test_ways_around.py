@@ -157,6 +157,37 @@ async def test_the_quick_way_ends_with_its_user(
         assert (await user.send("orders", properties=KEYS)).code == 16
 
 
+@pytest.mark.parametrize(
+    ("code", "allowed", "forbidden"),
+    [
+        (C.SEND_REPLY_MESSAGE, "topic", "b"),
+        (C.SEND_REPLY_MESSAGE_V2, "b", "topic"),
+        (C.SEND_MESSAGE, "topic", "b"),
+        (C.SEND_MESSAGE_V2, "b", "topic"),
+        (C.SEND_BATCH_MESSAGE, "b", "topic"),
+    ],
+)
+async def test_a_header_with_both_kinds_of_names_leads_to_no_topic_of_others(
+    users: UserWires, admin: BrokerWire, code: C, allowed: str, forbidden: str
+) -> None:
+    """The code says which names count, for the right and for what is done."""
+    user = await users.new_user(admin, "user", ("Topic:orders", "Pub", "Allow"))
+    for topic in ("orders", "secret"):
+        assert (await admin.send(topic)).code == 0
+    long_names = {
+        "producerGroup": "desk", "topic": "", "queueId": 0, "bornTimestamp": 1, "sysFlag": 0, "flag": 0,
+        "defaultTopic": "TBW102", "defaultTopicQueueNums": 4, "properties": KEYS,
+    }  # fmt: skip
+    letters = {"a": "desk", "b": "", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": KEYS}
+    own, other = (long_names, letters) if allowed == "topic" else (letters, long_names)
+    for extra in (other, {forbidden: "secret"}, {**other, "producerGroup": ""}):
+        without_group = {name: value for name, value in own.items() if name != "producerGroup"}
+        for fields in (own, without_group):
+            await user.broker(code, {**extra, **fields, allowed: "orders", forbidden: "secret"}, b"forged")
+    stored = [users.broker.store.max_offset("secret", queue) for queue in range(8)]
+    assert sum(stored) == 1, "what the administrator has sent"
+
+
 async def test_members_say_of_themselves_what_they_may(users: UserWires, admin: BrokerWire) -> None:
     """A group and each topic in a heartbeat, and a group and each queue to be locked: all of them are looked at."""
     consumer = await users.new_user(

@@ -242,7 +242,7 @@ def test_a_prepared_send_has_the_fields_of_an_ordinary_one(
     assert (one.language, one.version, one.remark) == (other.language, other.version, other.remark)
     fields_of_one = {name: value for name, value in one.ext_fields.items() if value}
     assert fields_of_one == dict(other.ext_fields)
-    assert SendMessageRequestHeader.decode(fields_of_one) == header
+    assert SendMessageRequestHeader.decode_v2(fields_of_one) == header
 
 
 @pytest.mark.parametrize("born", [0, 7, 999_999_999_999, 1_700_000_000_000, 9_999_999_999_999, 10_000_000_000_000])
@@ -250,7 +250,7 @@ def test_a_plain_send_of_any_time_is_a_whole_frame(born: int) -> None:
     request = SendRequest("T", b"body", b"TAGS\x01A\x02", "ID", born)
     request.template = SendTemplate("PG", "T", 3, "broker-a")
     (command,) = FrameReader().feed(request.encode(9))
-    header = SendMessageRequestHeader.decode(command.ext_fields)
+    header = SendMessageRequestHeader.decode_v2(command.ext_fields)
     assert (header.born_timestamp, header.properties, header.queue_id) == (born, "TAGS\x01A\x02", 3)
     assert (header.flag, header.sys_flag, header.batch, command.body) == (0, 0, False, b"body")
 
