@@ -471,7 +471,8 @@ class Reject(Exception):  # noqa: N818 - a signal a handler raises, not an error
 
 
 class RetryLater(Exception):  # noqa: N818 - a signal
-    """Brings the message back after ``delay``, by the next delay level that is not shorter.
+    """Brings the message back after ``delay``; by the next delay level that is not shorter where a broker is older
+    than RocketMQ 5.0, and for none the shortest of them, 1 s.
 
     ``delay`` is a timedelta, text with a unit (``"30s"``, ``"1m30s"``), or a number of seconds, of at most two hours:
     the longest level. Raises ValueError for what is no such time. Orderly consumers pause the queue instead, for at

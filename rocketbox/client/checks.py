@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from rocketbox.client.delays import time_properties
 from rocketbox.errors import ClientError, InvalidGroupError, InvalidMessageError
 from rocketbox.message import MAX_PROPERTIES_BYTES, RESERVED_PROPERTIES, Message, Property, encode_properties
 from rocketbox.protocol.codes import CLIENT_INNER_PRODUCER, SEND_FORBIDDEN_TOPICS
@@ -28,7 +29,6 @@ __all__ = [
 MAX_GROUP_CHARS = 120
 MAX_TOPIC_CHARS = 127
 RESERVED_GROUPS = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER", CLIENT_INNER_PRODUCER})
-MAX_LEVEL = 2**31 - 1  # brokers read it as an int of Java's
 
 _LEGAL = "it may hold letters, digits and % | _ -"
 
@@ -146,10 +146,8 @@ def message_properties(message: Message, msg_id: str) -> bytes:
         tag = f"TAGS\x01{word}\x02"
     if (key := message.hash_key) is not None:
         tag += _sharding_key(message, key)
-    if message.delay_level:
-        if not isinstance(message.delay_level, int) or not 0 <= message.delay_level <= MAX_LEVEL:
-            raise InvalidMessageError(f"delay_level is {message.delay_level}; it must be 0 (none) or a level from 1 on")
-        delay = f"DELAY\x01{message.delay_level}\x02"
+    if message.delay_level or message.delay is not None or message.deliver_at is not None:
+        delay = time_properties(message)
     wait = "true" if message.wait_store_ok else "false"
     text = f"{own}{keys}UNIQ_KEY\x01{msg_id}\x02WAIT\x01{wait}\x02{tag}{delay}".encode()
     return text if len(text) <= MAX_PROPERTIES_BYTES else check_size(text)

@@ -13,12 +13,14 @@ import types
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Coroutine, Generator, Sequence
 from contextvars import Context, copy_context
+from datetime import timedelta
 from functools import partial
 from types import CoroutineType
 from typing import Any
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
+from rocketbox.client.delays import exact_level
 from rocketbox.client.failure_log import FailureLog, describe_message
 from rocketbox.client.handler_calls import HandlerCall, HandlerCalls
 from rocketbox.client.handler_threads import HandlerThreads
@@ -353,8 +355,8 @@ class ConcurrentConsumer(_Consumer):
                 self._tell(message, error, 0, "it is dropped, for broadcasting has no retries")
                 queue.remove((message,))
                 continue
-            level = self._delay_level(message, error)
-            if await self._send_back.send_back(message, level, self._options.max_reconsume_times):
+            level, delay = self._delay(message, error)
+            if await self._send_back.send_back(message, level, self._options.max_reconsume_times, delay):
                 queue.remove((message,))
             else:
                 message.reconsume_times += 1
@@ -362,22 +364,28 @@ class ConcurrentConsumer(_Consumer):
         if kept:
             self._resubmit_later(queue, kept)
 
-    def _delay_level(self, message: MessageExt, error: Exception) -> int:
-        """How a failed message is sent back; it is logged."""
+    def _delay(self, message: MessageExt, error: Exception) -> tuple[int, timedelta | None]:
+        """How a failed message is sent back: by which level, and by which delay if that is none; it is logged."""
         retries = self._options.max_reconsume_times
         retries = DEFAULT_MAX_RECONSUME_TIMES if retries < 0 else retries
         level = self._options.delay_level_when_next_consume
+        delay: timedelta | None = None
         if isinstance(error, RetryLater):
             level = delay_level_for(error.delay)
+            if error.delay and not exact_level(error.delay):
+                delay = error.delay
         elif isinstance(error, Reject):
             level = DEAD_LETTER
         if level == DEAD_LETTER or message.reconsume_times >= retries:
-            what_now = self._dead_letters
+            what_now, delay = self._dead_letters, None
         else:
             real = level or min(FIRST_RETRY_LEVEL + message.reconsume_times, len(DELAY_LEVEL_SECONDS))
-            what_now = f"it comes back after {DELAY_LEVEL_SECONDS[real - 1]} s"
+            seconds = DELAY_LEVEL_SECONDS[real - 1]
+            what_now = f"it comes back after {seconds} s"
+            if delay is not None:
+                what_now = f"it comes back after {delay.total_seconds():g} s ({seconds} s with a broker before 5.0)"
         self._tell(message, error, retries, what_now)
-        return level
+        return level, delay
 
     def _resubmit_later(self, queue: MessageSource, messages: Sequence[MessageExt]) -> None:
         self._tasks.start("resubmit", self._resubmit, queue, tuple(messages), restart=False)

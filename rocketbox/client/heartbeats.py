@@ -82,6 +82,7 @@ class Heartbeats:
         self._new_connections: set[str] = set()
         self._answered: set[str] = set()
         self._failures: dict[str, str] = {}
+        self._versions: dict[str, tuple[object, int]] = {}  # the connection over which a broker told it, by its address
         self._told = RareLog(_log, PERIOD)
 
     async def keep(self) -> None:
@@ -137,6 +138,7 @@ class Heartbeats:
         self._told.over(address)
         self._answered.discard(address)
         self._failures.pop(address, None)
+        self._versions.pop(address, None)
         self._refused.pop(address, None)
         self._new_connections.discard(address)
 
@@ -229,4 +231,14 @@ class Heartbeats:
         return bool(together)
 
     async def _tell(self, address: str, data: HeartbeatData) -> None:
-        await groups_api.send_heartbeat(self._remoting, address, data, timeout=self._options.api_timeout)
+        before = self._remoting.connection_to(address)
+        version = await groups_api.send_heartbeat(self._remoting, address, data, timeout=self._options.api_timeout)
+        connection = self._remoting.connection_to(address)
+        if before in (None, connection):  # else another broker may have answered than is there now
+            self._versions[address] = (connection, version)
+
+    def version(self, address: str) -> int | None:
+        """The version (an MQVersion ordinal) of the broker that the connection to address leads to, if it has answered
+        over it."""
+        connection, version = self._versions.get(address, (None, 0))
+        return version if connection is not None and connection is self._remoting.connection_to(address) else None

@@ -567,6 +567,16 @@ class MQClientInstance:
         if addresses:
             await self._heartbeats.now(addresses)
 
+    async def broker_version(self, address: str) -> int | None:
+        """The version (an MQVersion ordinal) of the broker at an address, as it answered last over the connection that
+        is there; a heartbeat asks for it where it has not answered yet. None when that was not answered either.
+        """
+        version = self._heartbeats.version(address)
+        if version is None:
+            await self._heartbeats.now([address])
+            version = self._heartbeats.version(address)
+        return version
+
     def _beaten(self) -> list[str]:
         """The addresses that get heartbeats: slaves only need to know consumers."""
         return self.broker_addresses(masters_only=not self._consumers)

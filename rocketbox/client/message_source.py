@@ -10,6 +10,7 @@ Source: own design; Apache RocketMQ 5.x has a service of its own for each kind (
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from typing import Protocol
 
 from rocketbox.message import MessageExt
@@ -61,8 +62,11 @@ class MessageSource(Protocol):
 class WayBack(Protocol):
     """Where messages go that were not consumed."""
 
-    async def send_back(self, message: MessageExt, delay_level: int, max_reconsume_times: int) -> bool:
+    async def send_back(
+        self, message: MessageExt, delay_level: int, max_reconsume_times: int, delay: timedelta | None = None
+    ) -> bool:
         """Whether the message is safe at a broker again; False, after it was logged, when no broker took it.
 
         ``delay_level`` 0 lets the broker decide, -1 means the dead-letter topic; ``max_reconsume_times`` -1 means 16.
+        ``delay`` is what is wanted in truth, where that is none of the levels and the broker can do it.
         """

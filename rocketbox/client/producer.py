@@ -21,6 +21,7 @@ from rocketbox.client.instance import MQClientInstance, own_or_shared
 from rocketbox.client.middleware import SendContext, chain, result_of
 from rocketbox.client.options import ClientOptions, ProducerOptions
 from rocketbox.client.queue_choice import QueueTarget
+from rocketbox.client.recalls import recall_by_handle
 from rocketbox.client.requests import Asker
 from rocketbox.client.sending import Sender
 from rocketbox.client.tries import Tries
@@ -273,6 +274,18 @@ class Producer:
             for task in tasks:
                 await task.wait()
         return [outcome for outcome in outcomes if outcome is not None]
+
+    async def recall(self, handle: str | None, *, timeout: float | None = None) -> str:
+        """Have a message that waits for its time not be delivered; its msg_id. ``handle`` is its ``recall_handle``.
+
+        When this returns, the message never comes; a second recall returns as the first. It takes a broker from 5.3 on
+        that allows it (Apache's: ``recallMessageEnable=true``). Raises ClientError for what is no handle, BrokerError
+        when it is too late (604) or recalls are switched off (16), RequestTimeoutError and ConnectionClosedError: it
+        may have been recalled, which another recall tells.
+        """
+        self._sender.check_open()
+        seconds = self.options.send_message_timeout if timeout is None else check_timeout(timeout)
+        return await recall_by_handle(self._instance, self.group, handle, seconds)
 
     def topics_in_use(self) -> set[str]:
         """The topics that it has sent to since this was asked last, and those that replies come by."""

@@ -3,6 +3,8 @@
 First the broker that has the message is asked to copy it (code 36); when it cannot, the message is sent to the retry
 topic like a new one, to any broker of it, as it came: whatever a handler made of its body and properties.
 
+A delay that is none of the levels is no matter for the broker's copy: such a message is sent from the start.
+
 A user who may consume for the group may do both, with ACL 1.0 and 2.0. The second is sent in the consumer group's name:
 ACL 1.0 looks for the permission on the group that sends (Java's client sends it as CLIENT_INNER_PRODUCER, which takes
 one more). Where both are refused, the message stays here, uncommitted, and is handled again every 5 s.
@@ -13,8 +15,10 @@ Source: Apache RocketMQ 5.x ``DefaultMQPushConsumerImpl.sendMessageBack``.
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 
 from rocketbox.client.api.groups import send_message_back
+from rocketbox.client.delays import milliseconds
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.outcomes import DEAD_LETTER
 from rocketbox.client.sending import Sender
@@ -40,16 +44,21 @@ class SendBack:
         self._instance = instance
         self._sender = Sender(group, instance)
 
-    async def send_back(self, message: MessageExt, delay_level: int, max_reconsume_times: int) -> bool:
+    async def send_back(
+        self, message: MessageExt, delay_level: int, max_reconsume_times: int, delay: timedelta | None = None
+    ) -> bool:
         """Whether the message is safe at a broker again; False, after it was logged, when no broker took it.
 
         ``delay_level`` 0 lets the broker decide, -1 means the dead-letter topic; ``max_reconsume_times`` -1 means 16.
+        ``delay`` is what is wanted in truth, where that is none of the levels: brokers from 5.0 on keep to it.
         """
         most = DEFAULT_MAX_RECONSUME_TIMES if max_reconsume_times < 0 else max_reconsume_times
         instance = self._instance
         refusals = instance.refusals(self._group)
         if refusals.rest(_DOING):
             return False
+        if delay is not None and await self._send_for(message, delay, most):
+            return True
         try:
             await send_message_back(
                 instance.remoting,
@@ -72,11 +81,44 @@ class SendBack:
         refusals.allowed(_DOING)
         return True
 
-    async def _send_again(self, message: MessageExt, delay_level: int, most: int) -> bool:
-        properties = decode_properties(message.raw_properties)
-        properties.pop(Property.TRAN_MSG, None)
+    async def _send_for(self, message: MessageExt, delay: timedelta, most: int) -> bool:
+        """Send it to the retry topic with a delay to the millisecond; False, the reason told, if it goes by levels."""
+        properties = self._properties(message)
+        properties.pop(Property.DELAY, None)
+        properties["TIMER_DELAY_MS"] = str(milliseconds(delay))
+        properties[Property.RECONSUME_TIME] = str(message.reconsume_times + 1)
+        properties[Property.MAX_RECONSUME_TIMES] = str(most)
+        try:
+            await self._sender.send_prepared(
+                retry_topic(self._group),
+                message.received_body,
+                properties,
+                flag=message.flag,
+                sys_flag=_packing(message),
+                timed=True,
+                timeout=SEND_BACK_TIMEOUT,
+            )
+        except NotDurableError:
+            return True  # stored, as safely as that broker can
+        except RocketBoxError as error:
+            _log.debug("group %s: message %s goes back by a delay level: %s", self._group, message.msg_id, error)
+            return False
+        return True
+
+    @staticmethod
+    def _properties(message: MessageExt) -> dict[str, str]:
+        """What a message has when it is sent to the retry topic; times of earlier deliveries are not among it."""
+        properties = {
+            name: value
+            for name, value in decode_properties(message.raw_properties).items()
+            if not name.startswith("TIMER_") and name != Property.TRAN_MSG
+        }
         properties.setdefault(Property.ORIGIN_MESSAGE_ID, message.msg_id)
         properties[Property.RETRY_TOPIC] = message.topic
+        return properties
+
+    async def _send_again(self, message: MessageExt, delay_level: int, most: int) -> bool:
+        properties = self._properties(message)
         # One more than allowed is how a message that is sent, not sent back, reaches the dead-letter topic.
         tries = most + 1 if delay_level == DEAD_LETTER else message.reconsume_times + 1
         properties[Property.RECONSUME_TIME] = str(tries)

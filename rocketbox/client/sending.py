@@ -31,6 +31,7 @@ from rocketbox.client.checks import (
     message_properties,
     wrong_message,
 )
+from rocketbox.client.delays import TimerSendRequest, is_timed
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.lanes import Lane, Lanes, LaneTable
 from rocketbox.client.middleware import result_of
@@ -38,11 +39,13 @@ from rocketbox.client.options import ProducerOptions
 from rocketbox.client.packing import TO_BE_PACKED, Packing
 from rocketbox.client.queue_choice import QueueChoice, QueueTarget, selected
 from rocketbox.client.send_window import FirstTry, SendWindow
+from rocketbox.client.timer_support import check_takes_timers
 from rocketbox.client.tries import RETRY_CODES, Tries
 from rocketbox.errors import (
     AccessDeniedError,
     BrokerError,
     ClientError,
+    ConnectError,
     InvalidMessageError,
     LocalProtocolError,
     NoRouteError,
@@ -106,9 +109,12 @@ class Sender:
         *,
         flag: int = 0,
         sys_flag: int = 0,
+        timed: bool = False,
         timeout: float | None = None,
     ) -> SendResult:
         """Send a message whose properties are complete, RocketMQ's own among them: what a consumer sends back itself.
+
+        ``timed``: a timer property is among them, so only brokers will do that know those.
 
         Nothing is checked but sizes, and no middleware sees it. To a retry topic the header carries RECONSUME_TIME and
         MAX_RECONSUME_TIMES, which are taken out of the properties (Apache's ``sendKernelImpl``).
@@ -128,7 +134,8 @@ class Sender:
         numbers = encode_send_numbers(
             flag=flag, sys_flag=sys_flag, reconsume_times=reconsume, max_reconsume_times=max_reconsume
         )
-        request = SendRequest(topic, body, encode_checked(complete), msg_id, born, numbers=numbers)
+        kind = TimerSendRequest if timed else SendRequest
+        request = kind(topic, body, encode_checked(complete), msg_id, born, numbers=numbers)
         options = self.options
         seconds = options.send_message_timeout if timeout is None else check_timeout(timeout)
         tries = Tries(self._clock.monotonic(), seconds, options.retry_times_when_send_failed)
@@ -158,9 +165,13 @@ class Sender:
             if self._mark:
                 properties = check_size(properties + self._mark)
             flag = message.flag
+            timed = (message.deliver_at is not None or message.delay is not None) and is_timed(message)
             if not is_plain:
-                return self._packing.request(topic, message, properties, msg_id, born, check_flag(flag))
+                request = self._packing.request(topic, message, properties, msg_id, born, check_flag(flag))
+                return TimerSendRequest.of(request) if timed else request
             numbers = PLAIN_NUMBERS if flag == 0 else encode_send_numbers(flag=check_flag(flag))
+            if timed:
+                return TimerSendRequest(topic, body, properties, msg_id, born, numbers=numbers)
         except (AttributeError, TypeError, UnicodeEncodeError) as error:
             raise wrong_message(message, error) from error
         return SendRequest(topic, body, properties, msg_id, born, numbers=numbers)
@@ -265,8 +276,10 @@ class Sender:
                 self._check_topic(topic)
             if topic.startswith(RETRY_PREFIX):
                 raise InvalidMessageError(f"a batch cannot go to a retry topic ({topic!r})")
-            if message.delay_level:
-                raise InvalidMessageError("a message of a batch has a delay_level; send delayed ones one by one")
+            if message.delay_level or message.delay is not None or message.deliver_at is not None:
+                raise InvalidMessageError(
+                    "a message of a batch has a delay_level, delay or deliver_at; send delayed ones one by one"
+                )
             if message.compression not in (None, Compression.NONE):
                 raise InvalidMessageError(
                     "a message of a batch has a compression, and batches go as they are; send it one by one"
@@ -345,6 +358,8 @@ class Sender:
                 share = self._share(lane, lanes, tries, fixed=queue is not None)
             request.template = lane.template
             try:
+                if request.timer:
+                    share = await self._until_takes_timers(request, lane, share, tries)
                 if request.one_way:
                     await self._remoting.send_prepared_oneway(lane.address, request, timeout=share, now=tries.now)
                     result = None
@@ -373,7 +388,9 @@ class Sender:
         send takes three tenths less (benchmark "one-way").
         """
         lanes = self.lanes.get(request.topic)
-        if lanes is None or self._faults.known or self._faults.measures or request.numbers is TO_BE_PACKED:
+        if lanes is None or self._faults.known or self._faults.measures or request.timer:
+            return False
+        if request.numbers is TO_BE_PACKED:
             return False
         everywhere, turn = lanes.all, self._turn + 1
         lane = everywhere[turn % len(everywhere)]
@@ -413,7 +430,7 @@ class Sender:
         """For the window of send_many: choose a lane and make the first try, if it has to wait for nothing."""
         request = first.request
         lanes = self.lanes.get(request.topic)
-        if lanes is None or request.numbers is TO_BE_PACKED:
+        if lanes is None or request.numbers is TO_BE_PACKED or request.timer:
             return False
         first.lanes = lanes
         key = first.hash_key
@@ -480,6 +497,16 @@ class Sender:
         if tries.weak is not None and options.accept_weak_ack:
             return tries.weak
         raise tries.end(request.msg_id)
+
+    async def _until_takes_timers(self, request: SendRequest, lane: Lane, share: float, tries: Tries) -> float:
+        """Find out that the lane's broker knows timer properties; the seconds of the try that are left then."""
+        began = tries.now
+        with self._clock.move_on_after(share) as scope:
+            await check_takes_timers(self._instance, lane.address, lane.broker_name, request.topic)
+        tries.now = self._clock.monotonic()
+        if scope.cancelled_caught:
+            raise ConnectError(lane.address, f"no answer to a heartbeat within {share:.3g} s; nothing was sent")
+        return share - (tries.now - began)
 
     async def _has_new_keys(self, tries: Tries) -> bool:
         """Whether a refusal of the keys may be about those before: they change while messages are on their way."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import ClassVar, Final
 
 from rocketbox.message import Compression
 from rocketbox.protocol.codes import CLIENT_VERSION, TBW102, LanguageCode, RequestCode
@@ -108,6 +108,8 @@ class SendRequest:
     template: SendTemplate
     packing: Compression
     flag: int
+    timer: ClassVar[bool] = False
+    """Whether it is for brokers alone that know timer properties (``client.delays``)."""
 
     def __init__(
         self,

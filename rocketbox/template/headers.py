@@ -7,19 +7,24 @@ they are refused), Apache RocketMQ 5.x ``MessageStoreConfig.messageDelayLevel``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import Enum
 
+from rocketbox.client.delays import exact_level
 from rocketbox.durations import parse_duration, parse_time
 from rocketbox.errors import InvalidMessageError
-from rocketbox.message import DELAY_LEVEL_SECONDS, DELAY_LEVELS, RESERVED_PROPERTIES, Property
+from rocketbox.message import RESERVED_PROPERTIES, Property
 
-__all__ = ["delay_level", "keys_of", "split_destination", "timeout_seconds", "to_properties"]
+__all__ = ["DeliveryTime", "delivery_time", "keys_of", "split_destination", "timeout_seconds", "to_properties"]
 
 OPTION_INSTEAD = {
     Property.KEYS: "keys=",
     Property.TAGS: "tag=",
     Property.DELAY: "delay=",
+    "TIMER_DELAY_SEC": "delay=",
+    "TIMER_DELAY_MS": "delay=",
+    "TIMER_DELIVER_MS": "deliver_at=",
     Property.SHARDING_KEY: "hash_key=",
 }
 
@@ -69,25 +74,38 @@ def _text(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-def delay_level(delay: timedelta | str | None) -> int:
-    """The level 1..18 that is exactly ``delay``, a timedelta or text with a unit; 0 for none.
+@dataclass(frozen=True, slots=True)
+class DeliveryTime:
+    """When a message is delivered: the fields of :class:`~rocketbox.Message` that say it."""
 
-    Raises InvalidMessageError, naming the levels, for another time, and for what is none.
+    delay_level: int = 0
+    delay: timedelta | None = None
+    deliver_at: datetime | None = None
+
+
+def delivery_time(
+    delay: timedelta | str | None, delay_level: int | None, deliver_at: datetime | None
+) -> DeliveryTime | None:
+    """What the options of a send say, a delay that is just a level as that level; None where they say nothing.
+
+    Raises InvalidMessageError for what is no time, and for more than one of them.
     """
-    if delay is None:
-        return 0
+    if delay is None and delay_level is None and deliver_at is None:
+        return None
+    if (delay is not None) + (delay_level is not None) + (deliver_at is not None) > 1:
+        raise InvalidMessageError("a message has one of delay=, delay_level= and deliver_at=, not several")
+    if delay_level is not None:
+        return DeliveryTime(delay_level=delay_level)
+    if deliver_at is not None:
+        return DeliveryTime(deliver_at=deliver_at)
     try:
-        seconds = parse_duration(delay, bare_numbers=False).total_seconds()
+        time = parse_duration(delay, bare_numbers=False)
     except ValueError as error:
         raise InvalidMessageError(f"delay={delay!r}: {error}, or a timedelta") from None
-    if not seconds:
-        return 0
-    try:
-        return DELAY_LEVEL_SECONDS.index(seconds) + 1
-    except ValueError:
-        raise InvalidMessageError(
-            f"a delay of {delay} is none of RocketMQ's delay levels; take one of {DELAY_LEVELS}"
-        ) from None
+    if time < timedelta(0):
+        raise InvalidMessageError(f"delay={delay!r} is negative; it must be a time from now on")
+    level = exact_level(time)
+    return DeliveryTime(delay_level=level) if level or not time else DeliveryTime(delay=time)
 
 
 def timeout_seconds(timeout: timedelta | str | float | None) -> float | None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 from rocketbox.client import Producer, QueueTarget
 from rocketbox.errors import ConfigurationError, Finding, InvalidMessageError
 from rocketbox.message import Compression, Message, MessageExt, SendResult
 from rocketbox.template.converters import JsonMessageConverter, MessageConverter
-from rocketbox.template.headers import delay_level, keys_of, split_destination, timeout_seconds, to_properties
+from rocketbox.template.headers import delivery_time, keys_of, split_destination, timeout_seconds, to_properties
 from rocketbox.template.unawaited import expects_await
 
 __all__ = ["RocketMQTemplate"]
@@ -31,10 +31,12 @@ class RocketMQTemplate:
     Options are the same for every verb: ``keys`` (one or several words by which the message is found), ``tag`` (the
     same as in the destination), ``hash_key`` (messages of one key go to one queue; their order holds when each send is
     awaited before the next), ``queue`` (a queue; a function that is given the topic's queues and the message and
-    returns one of them; or QueueChoice.RANDOM), ``delay`` (one of RocketMQ's delay levels), ``timeout`` (over all
-    tries), ``headers`` (properties of the message), ``compression`` (how the body is compressed, whatever its size;
-    NONE: not at all; the producer's settings decide when it is not said), ``cluster`` (the name of a further cluster
-    that the message goes to, ``rocketmq.clusters.<name>``; the template's own when it is not said).
+    returns one of them; or QueueChoice.RANDOM), ``delay`` (how long it waits), ``delay_level`` (the same as one of
+    RocketMQ's levels, 1 to 18) or ``deliver_at`` (a datetime with a time zone), ``timeout`` (over all tries),
+    ``headers`` (properties of the message), ``compression`` (how the body is compressed, whatever its size; NONE: not
+    at all; the producer's settings decide when it is not said), ``cluster`` (the name of a further cluster that the
+    message goes to, ``rocketmq.clusters.<name>``; the template's own when it is not said). Other delays than the
+    levels, and times, take brokers from RocketMQ 5.0 on.
 
     Times are a timedelta or text with a unit (``"30s"``, ``"1m"``); ``timeout`` also a number of seconds.
 
@@ -70,6 +72,8 @@ class RocketMQTemplate:
         hash_key: str | None = None,
         queue: QueueTarget | None = None,
         delay: timedelta | str | None = None,
+        delay_level: int | None = None,
+        deliver_at: datetime | None = None,
         timeout: timedelta | str | float | None = None,
         headers: Mapping[str, object] | None = None,
         compression: Compression | None = None,
@@ -83,6 +87,8 @@ class RocketMQTemplate:
             tag=tag,
             hash_key=hash_key,
             delay=delay,
+            delay_level=delay_level,
+            deliver_at=deliver_at,
             headers=headers,
             compression=compression,
         )
@@ -132,6 +138,8 @@ class RocketMQTemplate:
         hash_key: str | None = None,
         queue: QueueTarget | None = None,
         delay: timedelta | str | None = None,
+        delay_level: int | None = None,
+        deliver_at: datetime | None = None,
         headers: Mapping[str, object] | None = None,
         compression: Compression | None = None,
         cluster: str | None = None,
@@ -144,6 +152,8 @@ class RocketMQTemplate:
             tag=tag,
             hash_key=hash_key,
             delay=delay,
+            delay_level=delay_level,
+            deliver_at=deliver_at,
             headers=headers,
             compression=compression,
         )
@@ -183,6 +193,8 @@ class RocketMQTemplate:
         tag: str | None = None,
         hash_key: str | None = None,
         delay: timedelta | str | None = None,
+        delay_level: int | None = None,
+        deliver_at: datetime | None = None,
         timeout: timedelta | str | float | None = None,
         headers: Mapping[str, object] | None = None,
         compression: Compression | None = None,
@@ -201,12 +213,24 @@ class RocketMQTemplate:
                 tag=tag,
                 hash_key=hash_key,
                 delay=delay,
+                delay_level=delay_level,
+                deliver_at=deliver_at,
                 headers=headers,
                 compression=compression,
             )
             for payload in payloads
         ]
         return await self._to(cluster).send_many(messages, timeout=timeout_seconds(timeout))
+
+    @expects_await
+    async def recall(
+        self, handle: str | None, *, timeout: timedelta | str | float | None = None, cluster: str | None = None
+    ) -> str:
+        """Have a message that waits for its time not be delivered, by its ``SendResult.recall_handle``; its id.
+
+        When this returns, the message never comes. See ``Producer.recall`` for what it takes and raises.
+        """
+        return await self._to(cluster).recall(handle, timeout=timeout_seconds(timeout))
 
     def _to(self, cluster: str | None) -> Producer:
         if cluster is None:
@@ -232,6 +256,8 @@ class RocketMQTemplate:
         tag: str | None = None,
         hash_key: str | None = None,
         delay: timedelta | str | None = None,
+        delay_level: int | None = None,
+        deliver_at: datetime | None = None,
         headers: Mapping[str, object] | None = None,
         compression: Compression | None = None,
     ) -> Message:
@@ -242,6 +268,7 @@ class RocketMQTemplate:
         elif destination_tag not in (None, tag):
             raise InvalidMessageError(f"destination {destination!r} and tag={tag!r} name different tags")
         properties = to_properties(headers) if headers else {}
+        time = delivery_time(delay, delay_level, deliver_at)
         if isinstance(payload, Message):
             return replace(
                 payload,
@@ -249,7 +276,9 @@ class RocketMQTemplate:
                 tag=payload.tag if tag is None else tag,
                 keys=payload.keys if keys is None else keys_of(keys),
                 hash_key=payload.hash_key if hash_key is None else hash_key,
-                delay_level=payload.delay_level if delay is None else delay_level(delay),
+                delay_level=payload.delay_level if time is None else time.delay_level,
+                delay=payload.delay if time is None else time.delay,
+                deliver_at=payload.deliver_at if time is None else time.deliver_at,
                 properties={**payload.properties, **properties},
                 compression=payload.compression if compression is None else compression,
             )
@@ -260,6 +289,8 @@ class RocketMQTemplate:
             keys=keys_of(keys),
             properties=properties,
             hash_key=hash_key,
-            delay_level=delay_level(delay),
+            delay_level=0 if time is None else time.delay_level,
+            delay=None if time is None else time.delay,
+            deliver_at=None if time is None else time.deliver_at,
             compression=compression,
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,8 @@ class BlockingHarness:
         keys: str | Sequence[str] | None = None,
         hash_key: str | None = None,
         delay: Time | None = None,
+        delay_level: int | None = None,
+        deliver_at: datetime | None = None,
         headers: Mapping[str, object] | None = None,
         cluster: str | None = None,
     ) -> SendResult:
@@ -66,6 +69,8 @@ class BlockingHarness:
                 keys=keys,
                 hash_key=hash_key,
                 delay=delay,
+                delay_level=delay_level,
+                deliver_at=deliver_at,
                 headers=headers,
                 cluster=cluster,
             )

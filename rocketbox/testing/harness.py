@@ -358,6 +358,8 @@ class Harness:
         keys: str | Sequence[str] | None = None,
         hash_key: str | None = None,
         delay: Time | None = None,
+        delay_level: int | None = None,
+        deliver_at: datetime | None = None,
         headers: Mapping[str, object] | None = None,
         cluster: str | None = None,
     ) -> SendResult:
@@ -367,8 +369,9 @@ class Harness:
         """
         self._check_awaited("send")
         return await self.template.send(
-            destination, payload, tag=tag, keys=keys, hash_key=hash_key, delay=delay, headers=headers, cluster=cluster
-        )
+            destination, payload, tag=tag, keys=keys, hash_key=hash_key, delay=delay, delay_level=delay_level,
+            deliver_at=deliver_at, headers=headers, cluster=cluster,
+        )  # fmt: skip
 
     async def redeliver(self, message: Call | MessageExt | Sent) -> None:
         """Have the broker deliver a message once more, as it may at any time: to all groups that take its topic.
@@ -389,7 +392,7 @@ class Harness:
         if message.result is None:
             raise HarnessError("a message that was sent one-way has no place that is known: take its call, calls(...)")
         found = self._in_world.stored(message.cluster, message.result.queue, message.result.queue_offset)
-        if found is None or message.delay_level:
+        if found is None or message.waits:
             raise HarnessError(f"{message} is not delivered yet: take its call, calls(...), when it is")
         return message.cluster, found
 

@@ -142,6 +142,7 @@ class MemoryWorld:
         """Let nothing that waits for its time, of retries or delays, come any more."""
         for name in self._listened.clusters:
             self._running(name).broker.delayed.pass_over()
+            self._running(name).broker.timers.pass_over()
 
     def faults(self, cluster: str | None) -> ClusterFaults:
         """The faults of a cluster."""

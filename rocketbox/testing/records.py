@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, TypeVar, overload
 
@@ -79,6 +80,21 @@ class Sent:
     def delay_level(self) -> int:
         """One of RocketMQ's delays, 1 to 18; 0: none."""
         return self.message.delay_level
+
+    @property
+    def delay(self) -> timedelta | None:
+        """How long it waits where that is none of the levels."""
+        return self.message.delay
+
+    @property
+    def deliver_at(self) -> datetime | None:
+        return self.message.deliver_at
+
+    @property
+    def waits(self) -> bool:
+        """Whether it was sent for a later time."""
+        message = self.message
+        return bool(message.delay_level or message.delay or message.deliver_at)
 
     def payload(self, type_: type[T]) -> T:
         """The body, as a handler with a parameter of this type would get it. Raises PayloadError."""

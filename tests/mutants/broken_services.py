@@ -67,7 +67,7 @@ def middleware_left_out() -> None:
     f"{HARNESS}::test_a_failed_message_comes_back_after_its_delay",
 )
 def not_sent_back() -> None:
-    async def send_back(self: Any, message: Any, delay_level: int, max_reconsume_times: int) -> bool:
+    async def send_back(self: Any, message: Any, delay_level: int, max_reconsume_times: int, delay: Any = None) -> bool:
         return True
 
     replace(SendBack, "send_back", send_back)
@@ -108,7 +108,7 @@ def behind_the_others() -> None:
     f"{HARNESS}::test_a_rejected_message_is_a_dead_letter_that_says_why",
 )
 def rejected_come_back() -> None:
-    async def send_back(self: Any, message: Any, delay_level: int, max_reconsume_times: int) -> bool:
+    async def send_back(self: Any, message: Any, delay_level: int, max_reconsume_times: int, delay: Any = None) -> bool:
         level = 0 if delay_level == DEAD_LETTER else delay_level
         return bool(await before(self, message, level, max_reconsume_times))
 

@@ -120,13 +120,14 @@ LADDER: dict[str, str] = {
 
 # Inside the client: a module may import those of lower rungs, and no other.
 CLIENT_RUNGS = (
+    "delays",
     "api allocation batches broker_faults checks credentials failure_log message_source name_servers namespace_header "
     "outcomes pull_gate queue_choice rebalance refusals routes waiting_requests",
     "middleware route_table",
     "options",
     "cached_bytes heartbeats identity member_requests packing unbuilt",
     "instance process_queue",
-    "lanes local_offsets offset_store queue_locks subscriptions workers",
+    "lanes local_offsets offset_store queue_locks recalls subscriptions timer_support workers",
     "handler_threads members membership owned_queue pull_loop replies start_offsets tries",
     "handler_calls lock_upkeep shares",
     "send_window",

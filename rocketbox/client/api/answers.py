@@ -59,6 +59,7 @@ _PERMISSIONS: Mapping[int, str] = {
     **dict.fromkeys(
         (RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP), "GET"
     ),
+    RequestCode.RECALL_MESSAGE: "PUB",
     RequestCode.UPDATE_AND_CREATE_TOPIC: "CREATE",
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: "CREATE",
     RequestCode.DELETE_TOPIC_IN_BROKER: "DELETE",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 
 import pytest
 
@@ -56,7 +57,9 @@ class Again:
     def __init__(self) -> None:
         self.levels: list[tuple[bytes, int]] = []
 
-    async def send_back(self, message: MessageExt, delay_level: int, max_reconsume_times: int) -> bool:
+    async def send_back(
+        self, message: MessageExt, delay_level: int, max_reconsume_times: int, delay: timedelta | None = None
+    ) -> bool:
         self.levels.append((message.body, delay_level))
         return True
 
@@ -68,7 +71,9 @@ class FaultyOnce(Again):
         super().__init__()
         self.at: bytes | None = at
 
-    async def send_back(self, message: MessageExt, delay_level: int, max_reconsume_times: int) -> bool:
+    async def send_back(
+        self, message: MessageExt, delay_level: int, max_reconsume_times: int, delay: timedelta | None = None
+    ) -> bool:
         if message.body == self.at:
             self.at = None
             raise KeyError(message.body)

@@ -287,6 +287,7 @@ async def test_what_fails_is_sent_back_with_its_level(
     setting: Setting, anyio_backend: str, error: Exception, level: str
 ) -> None:
     broker = setting.broker
+    broker.overrides[RequestCode.SEND_MESSAGE_V2] = lambda _: RemotingCommand.response(13, "no other times")
     async with setting.consumer() as consumer:
         await consumer.subscribe("T", "*", Recorder(raising(error)))
         broker.store("T", b"bad", b"good")
@@ -296,6 +297,22 @@ async def test_what_fails_is_sent_back_with_its_level(
             "offset": "1000", "group": "g", "delayLevel": level, "originMsgId": "ID-T-0-0", "originTopic": "T",
             "unitMode": "false", "maxReconsumeTimes": "16", "bname": BROKER,
         }  # fmt: skip
+        assert broker.committed["T", 0] == 2
+
+
+async def test_a_delay_that_is_no_level_is_sent_to_the_retry_topic_as_it_is(
+    setting: Setting, anyio_backend: str
+) -> None:
+    broker = setting.broker
+    async with setting.consumer() as consumer:
+        await consumer.subscribe("T", "*", Recorder(raising(RetryLater(timedelta(seconds=20)))))
+        broker.store("T", b"bad", b"good")
+        await setting.advance(6)
+        assert broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK) == []
+        (sent,) = broker.asked(RequestCode.SEND_MESSAGE_V2)
+        assert (sent.body, sent.ext_fields["b"], sent.ext_fields["j"]) == (b"bad", "%RETRY%g", "1")
+        assert "TIMER_DELAY_MS\x0120000\x02" in sent.ext_fields["i"]
+        assert "DELAY\x01" not in sent.ext_fields["i"].replace("TIMER_DELAY_MS", "")
         assert broker.committed["T", 0] == 2
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any
 
@@ -14,7 +14,14 @@ from rocketbox.client import Producer
 from rocketbox.errors import ConfigurationError, InvalidMessageError
 from rocketbox.message import Message
 from rocketbox.template import RocketMQTemplate
-from rocketbox.template.headers import delay_level, keys_of, split_destination, timeout_seconds, to_properties
+from rocketbox.template.headers import (
+    DeliveryTime,
+    delivery_time,
+    keys_of,
+    split_destination,
+    timeout_seconds,
+    to_properties,
+)
 
 
 class Departure(BaseModel):
@@ -77,16 +84,27 @@ def test_two_different_tags_are_refused(template: RocketMQTemplate) -> None:
         template.to_message("departures:UA", b"x", tag="AA")
 
 
-def test_a_delay_is_exactly_a_level_or_refused_naming_the_levels() -> None:
-    assert [delay_level(delay) for delay in (None, timedelta(0), timedelta(seconds=1), timedelta(hours=2))] == [
-        0,
-        0,
-        1,
-        18,
-    ]
-    for delay in (timedelta(seconds=2), timedelta(hours=3), timedelta(milliseconds=500), timedelta(seconds=-1)):
-        with pytest.raises(InvalidMessageError, match=r"1s 5s 10s 30s 1m .* 2h"):
-            delay_level(delay)
+def test_a_delay_is_a_level_where_one_is_just_as_long_and_a_time_of_its_own_else() -> None:
+    assert delivery_time(None, None, None) is None
+    for delay, level in ((timedelta(0), 0), (timedelta(seconds=1), 1), (timedelta(hours=2), 18)):
+        assert delivery_time(delay, None, None) == DeliveryTime(delay_level=level)
+    for delay in (timedelta(seconds=2), timedelta(hours=3), timedelta(milliseconds=500)):
+        assert delivery_time(delay, None, None) == DeliveryTime(delay=delay)
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    assert delivery_time(None, None, at) == DeliveryTime(deliver_at=at)
+    assert delivery_time(None, 3, None) == DeliveryTime(delay_level=3)
+    with pytest.raises(InvalidMessageError, match="negative"):
+        delivery_time("-1s", None, None)
+    with pytest.raises(InvalidMessageError, match="not several"):
+        delivery_time("1s", 1, None)
+
+
+def test_a_time_takes_the_place_of_that_of_a_message(template: RocketMQTemplate) -> None:
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    own = Message("elsewhere", b"x", deliver_at=at)
+    assert template.to_message("t", own).deliver_at == at
+    assert template.to_message("t", own, delay="7s") == Message("t", b"x", delay=timedelta(seconds=7))
+    assert template.to_message("t", own, delay_level=2) == Message("t", b"x", delay_level=2)
 
 
 @pytest.mark.parametrize("delay", ["5s", "5000ms", "PT5S", timedelta(seconds=5)])
@@ -97,7 +115,7 @@ def test_a_delay_is_a_timedelta_or_text_with_a_unit(template: RocketMQTemplate, 
 @pytest.mark.parametrize("delay", ["5", 5, 5.0, "soon", True])
 def test_a_delay_without_a_unit_is_refused_with_what_to_write(delay: Any) -> None:
     with pytest.raises(InvalidMessageError, match=rf"^delay={re.escape(repr(delay))}: .*15m, 30s.*timedelta"):
-        delay_level(delay)
+        delivery_time(delay, None, None)
 
 
 def test_a_timeout_is_a_timedelta_text_with_a_unit_or_a_number_of_seconds() -> None:
