@@ -31,6 +31,7 @@ from rocketbox.client.producer import Producer
 from rocketbox.client.push_consumer import PushConsumer
 from rocketbox.client.queue_choice import QueueChoice, QueueSelector, QueueTarget
 from rocketbox.client.routes import TopicRoute
+from rocketbox.client.service_state import ServiceState
 from rocketbox.protocol.admin_bodies import ClusterInfo
 from rocketbox.protocol.codes import PermName
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
@@ -71,6 +72,7 @@ __all__ = [
     "SendMiddleware",
     "SendNext",
     "SendRequest",
+    "ServiceState",
     "SubscriptionGroupConfig",
     "TlsOptions",
     "TopicConfig",

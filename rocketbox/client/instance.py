@@ -41,6 +41,7 @@ from rocketbox.client.options import ClientOptions
 from rocketbox.client.refusals import Refusals
 from rocketbox.client.route_table import RouteTable
 from rocketbox.client.routes import TopicRoute
+from rocketbox.client.service_state import ServiceState
 from rocketbox.client.unbuilt import refuse_unbuilt
 from rocketbox.client.waiting_requests import WaitingRequests
 from rocketbox.clock import Clock, RealClock
@@ -175,7 +176,7 @@ class MQClientInstance:
         self.waiting_requests = WaitingRequests(self.clock, self.tasks)
         """The requests of its producers that wait for their replies."""
         self._stack = AsyncExitStack()
-        self._started = False
+        self._started = self._start_failed = False
         self._suspected: set[str] = set()
         self._routes_wanted = anyio.Event()
         self._lookups: dict[str, _Lookup] = {}
@@ -195,6 +196,24 @@ class MQClientInstance:
         if self._started:
             raise ClientStateError(f"{self!r} was started before; make a new MQClientInstance")
         self._started = True
+        try:
+            await self._start()
+        except BaseException:
+            self._started, self._start_failed = False, True
+            raise
+        self._start_failed = False
+        return self
+
+    @property
+    def service_state(self) -> ServiceState:
+        """Where it is in its life. A start that has failed may be repeated."""
+        if self.running:
+            return ServiceState.RUNNING
+        if self._start_failed:
+            return ServiceState.START_FAILED
+        return ServiceState.SHUTDOWN_ALREADY if self._started else ServiceState.CREATE_JUST
+
+    async def _start(self) -> None:
         if self._has_own_clock:
             self.clock.random.seed()  # forks of the process that made it have the same random state until here
         self._identity = make_identity(self.options, self.clock)
@@ -205,7 +224,8 @@ class MQClientInstance:
         for code in REFUSED_REQUESTS:
             self.remoting.register_handler(code, lambda _, request: refusal(RequestCode(request.code)))
         self.remoting.register_handler(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self.waiting_requests.receive)
-        self.remoting.on_connected.append(self._on_connected)
+        if self._on_connected not in self.remoting.on_connected:  # there from a start that failed
+            self.remoting.on_connected.append(self._on_connected)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.remoting)
             await stack.enter_async_context(self.tasks)
@@ -221,7 +241,6 @@ class MQClientInstance:
         self.tasks.start("heartbeats", self._heartbeats.keep)
         self.tasks.start("silent links", self._heartbeats.ask_silent_links)
         self.tasks.start("offsets", self._keep_offsets)
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -24,6 +24,7 @@ from rocketbox.client.queue_choice import QueueTarget
 from rocketbox.client.recalls import recall_by_handle
 from rocketbox.client.requests import Asker
 from rocketbox.client.sending import Sender
+from rocketbox.client.service_state import ServiceState
 from rocketbox.client.tries import Tries
 from rocketbox.client.unbuilt import refuse_unbuilt
 from rocketbox.clock import Clock
@@ -68,7 +69,9 @@ class Producer:
         self.group = group = self._instance.namespace.unwrap(group)
         self._clock = self._instance.clock
         self._sender = sender = Sender(group, self._instance, self.options)
-        sender.is_open = self._started = False
+        sender.is_open = False
+        self._state = ServiceState.CREATE_JUST
+        self._starting = False
         self._request, self._deliver = sender.request, sender.deliver  # bound once, not with each send
         self.send_prepared = sender.send_prepared
         middlewares = self._instance.options.send_middleware
@@ -81,22 +84,37 @@ class Producer:
         """The client instance it sends over."""
         return self._instance
 
+    @property
+    def service_state(self) -> ServiceState:
+        """Where it is in its life. A start that has failed may be repeated; a producer that was stopped stays so."""
+        return self._state
+
     async def __aenter__(self) -> Self:
-        if self._started:
-            raise ClientStateError(f"producer {self.group} was started before; make a new Producer")
-        if self._owns_instance:
-            self._started = True
-            await self._instance.__aenter__()
-        self._instance.check_running(f"the client instance of producer {self.group}")
-        self._instance.register_producer(self.group, self)
+        if self._starting or self._state not in (ServiceState.CREATE_JUST, ServiceState.START_FAILED):
+            state = "starting" if self._starting else self._state.name
+            raise ClientStateError(f"producer {self.group} was started before and is {state}; make a new Producer")
+        self._starting = True
+        try:
+            if self._owns_instance:
+                await self._instance.__aenter__()
+            self._instance.check_running(f"the client instance of producer {self.group}")
+            self._instance.register_producer(self.group, self)
+        except BaseException:
+            self._state = ServiceState.START_FAILED
+            raise
+        finally:
+            self._starting = False
         self._sender.open()
-        self._started = True
+        self._state = ServiceState.RUNNING
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        self._sender.is_open = False
+        if self._state is not ServiceState.RUNNING:
+            return None  # it has been left already
+        self._sender.close()
+        self._state = ServiceState.SHUTDOWN_ALREADY
         self._instance.waiting_requests.end(self.group)
         try:
             if self._auto_batch is not None:
@@ -108,8 +126,7 @@ class Producer:
         return handled
 
     def __repr__(self) -> str:
-        state = "running" if self._sender.is_open else "closed" if self._started else "not started"
-        return f"Producer({self.group!r}, {state})"
+        return f"Producer({self.group!r}, {self._state.value})"
 
     # --- what users call ---------------------------------------------------------------------------------------------
 

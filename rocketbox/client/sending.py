@@ -95,11 +95,16 @@ class Sender:
         self._mark = encode_properties({Property.INSTANCE_ID: instance.namespace.name} if instance.namespace else {})
         self.is_open = True
         """Whether it sends; else NotStartedError is raised."""
+        self._is_closed = False
 
     def open(self) -> None:
         """Send from now on. The turn of queues is drawn anew: a process that was forked has the same random state."""
         self._turn = self._clock.random.getrandbits(31)
         self.is_open = True
+
+    def close(self) -> None:
+        """Send no more."""
+        self.is_open, self._is_closed = False, True
 
     async def send_prepared(
         self,
@@ -145,6 +150,8 @@ class Sender:
 
     def check_open(self) -> None:
         """Raises NotStartedError, or ForkedError, when nothing can be sent."""
+        if self._is_closed:
+            raise NotStartedError(f"producer {self.group}", "it was stopped, and stays so: make a new Producer")
         self._instance.check_running(f"producer {self.group}")
         if not self.is_open:
             raise NotStartedError(f"producer {self.group}")

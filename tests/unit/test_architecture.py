@@ -122,7 +122,7 @@ LADDER: dict[str, str] = {
 CLIENT_RUNGS = (
     "delays",
     "api allocation batches broker_faults checks credentials failure_log message_source name_servers namespace_header "
-    "outcomes pull_gate queue_choice rebalance refusals routes waiting_requests",
+    "outcomes pull_gate queue_choice rebalance refusals routes service_state waiting_requests",
     "middleware route_table",
     "options",
     "cached_bytes heartbeats identity member_requests packing unbuilt",

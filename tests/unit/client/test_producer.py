@@ -1071,5 +1071,5 @@ def test_a_producer_offers_sends_and_what_its_instance_asks_and_nothing_of_how_t
     sends = {"request", "send", "send_batch", "send_many", "send_one_way", "send_prepared"}
     assert {name for name in dir(producer) if not name.startswith("_")} == {
         *sends,
-        *("group", "instance", "options", "topics_in_use"),
+        *("group", "instance", "options", "service_state", "topics_in_use"),
     }
