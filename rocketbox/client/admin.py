@@ -24,7 +24,7 @@ from rocketbox.client.api.pull import PulledRecords, PullResult, pull_message, p
 from rocketbox.client.instance import MQClientInstance, own_or_shared
 from rocketbox.client.options import ClientOptions
 from rocketbox.clock import Clock
-from rocketbox.errors import BrokerError, ClientError, UnknownClusterError
+from rocketbox.errors import BrokerError, ClientError, NoRouteError, UnknownClusterError
 from rocketbox.message import MessageExt, MessageQueue, SelectorType
 from rocketbox.protocol.admin_bodies import ClusterInfo
 from rocketbox.protocol.bodies import QueueData
@@ -55,6 +55,15 @@ class TopicDescription:
     def write_queues(self) -> int:
         """The queues on all brokers that messages are sent to."""
         return sum(config.write_queue_nums for config in self.brokers.values())
+
+    @property
+    def message_type(self) -> str:
+        """What sort of messages the topic is for, by Apache's words: NORMAL, FIFO, DELAY, TRANSACTION, MIXED and so on.
+
+        UNSPECIFIED where no broker says one (4.9 knows none). Apache's proxies refuse other messages, brokers do not.
+        """
+        said = {config.attributes.get("message.type") for config in self.brokers.values()}
+        return " or ".join(sorted(filter(None, said))) or "UNSPECIFIED"
 
 
 @dataclass(frozen=True)
@@ -297,6 +306,14 @@ class Admin:
             for name, config in configs.items():
                 found.setdefault(name, {})[broker] = config
         return [TopicDescription(name, brokers) for name, brokers in sorted(found.items())]
+
+    async def topic(self, name: str, *, cluster: str | None = None) -> TopicDescription:
+        """A topic as each master keeps it, with its attributes. Raises NoRouteError when none of them has it."""
+        for found in await self.topics(cluster=cluster):
+            if found.name == name:
+                return found
+        detail = "no master has it"
+        raise NoRouteError(name, self._instance.name_servers, detail, namespace=self._instance.options.namespace)
 
     async def create_group(self, group: SubscriptionGroupConfig | str, *, cluster: str | None = None) -> None:
         """Make a consumer group on every master, with Apache's settings or those given, or change it to them.

@@ -150,6 +150,17 @@ async def test_compressed_messages_are_stored_so_and_come_as_they_were(tmp_path:
     assert sorted(seen, key=len) == [b"small", text, large]
 
 
+async def test_a_topic_tells_its_sort_of_messages(tmp_path: Path) -> None:
+    async with servers(tmp_path) as cluster, Admin(cluster.name_server_address) as admin:
+        await admin.create_topic("fifo", queues=3, attributes={"message.type": "FIFO"})
+        await admin.create_topic("any", queues=2)
+        fifo = await admin.topic("fifo")
+        assert (fifo.name, fifo.message_type, fifo.write_queues) == ("fifo", "FIFO", 3)
+        assert (await admin.topic("any")).message_type == "UNSPECIFIED"
+        with pytest.raises(NoRouteError, match=r"'nowhere'.*no master has it"):
+            await admin.topic("nowhere")
+
+
 async def test_one_way_messages_arrive(tmp_path: Path) -> None:
     async with servers(tmp_path) as cluster, Producer("desk", name_server=cluster.name_server_address) as producer:
         first = await producer.send(Message("T", b"first"))
