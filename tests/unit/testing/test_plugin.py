@@ -148,7 +148,7 @@ def run(
     (project / "test_shop.py").write_text(textwrap.dedent(source))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "rocketbox.testing.plugin", "-p", "no:cacheprovider"]
     return subprocess.run(
-        [*command, *arguments], cwd=project, env=environment, capture_output=True, text=True, timeout=120
+        [*command, *arguments], cwd=project, env=environment, capture_output=True, text=True, timeout=600
     )
 
 

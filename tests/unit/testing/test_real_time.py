@@ -19,7 +19,7 @@ from tests.support.loops import ASYNCIO_LOOPS
 pytestmark = pytest.mark.anyio
 
 SOURCE = """
-import asyncio, sqlite3, sys, threading, time
+import asyncio, contextlib, sqlite3, sys, threading, time
 import anyio
 from rocketbox import RocketBox, RocketMQTemplate, rocketmq_listener
 
@@ -40,7 +40,7 @@ async def sleeps(text: str) -> None:
 @rocketmq_listener(topic="blocks", consumer_group="blocks")
 def blocks(text: str) -> None:
     time.sleep(0.02)
-    with sqlite3.connect(":memory:") as store:
+    with contextlib.closing(sqlite3.connect(":memory:")) as store:
         note(store.execute("select 'stored'").fetchone()[0])
 
 @rocketmq_listener(topic="offloads", consumer_group="offloads")
