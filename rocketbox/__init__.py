@@ -54,11 +54,18 @@ if TYPE_CHECKING:
         TooManyRequestsError,
     )
     from rocketbox.management.health import Health, HealthIndicator, HealthStatus
-    from rocketbox.marks import Header, rocketmq_listener, rocketmq_spark_listener, send_to
+    from rocketbox.marks import (
+        Header,
+        rocketmq_listener,
+        rocketmq_spark_listener,
+        rocketmq_transaction_listener,
+        send_to,
+    )
     from rocketbox.message import (
         Compression,
         ConsumeFromWhere,
         ConsumeMode,
+        LocalTransactionState,
         Message,
         MessageExt,
         MessageModel,
@@ -82,6 +89,7 @@ __all__ = [
     # marks
     "rocketmq_listener",
     "rocketmq_spark_listener",
+    "rocketmq_transaction_listener",
     "send_to",
     "bean",
     "primary",
@@ -107,6 +115,7 @@ __all__ = [
     "ConsumeFromWhere",
     "MessageModel",
     "SelectorType",
+    "LocalTransactionState",
     # signals
     "Reject",
     "RetryLater",
@@ -147,9 +156,9 @@ __getattr__, __dir__ = lazy_names(
         "boot.conditions": "any_of not_ on_bean on_missing_bean on_module on_profile on_property",
         "boot.marks": "Qualifier bean configuration_properties primary",
         "management.health": "Health HealthIndicator HealthStatus",
-        "marks": "Header rocketmq_listener rocketmq_spark_listener send_to",
-        "message": "Compression ConsumeFromWhere ConsumeMode Message MessageExt MessageModel MessageQueue SelectorType "
-        "SendResult SendStatus",
+        "marks": "Header rocketmq_listener rocketmq_spark_listener rocketmq_transaction_listener send_to",
+        "message": "Compression ConsumeFromWhere ConsumeMode LocalTransactionState Message MessageExt MessageModel "
+        "MessageQueue SelectorType SendResult SendStatus",
         "spark.batch": "SparkBatch",
         "template": "JsonMessageConverter MessageConverter PayloadError RocketMQTemplate",
     },

@@ -20,7 +20,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageModel, SelectorType
 
-__all__ = ["Header", "add_mark", "marks_of", "rocketmq_listener", "rocketmq_spark_listener", "send_to"]
+__all__ = [
+    "Header",
+    "add_mark",
+    "marks_of",
+    "rocketmq_listener",
+    "rocketmq_spark_listener",
+    "rocketmq_transaction_listener",
+    "send_to",
+]
 
 MARKS = "__rocketbox_marks__"
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
@@ -185,6 +193,30 @@ class rocketmq_spark_listener(_ByName):  # noqa: N801 - used as a decorator
     enabled: bool | None = None
     namespace: str | None = None
     namespace_v2: str | None = None
+
+    def __call__(self, handler: HandlerT) -> HandlerT:
+        return add_mark(handler, self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class rocketmq_transaction_listener(_ByName):  # noqa: N801 - used as a decorator
+    """Marks a function that says what became of a transaction, when a broker asks: it returns a LocalTransactionState.
+
+    ``topic`` and ``tags`` (``"paid || prepaid"``) say for which transactions; without a topic for those to every topic
+    that no other listener names. A producer may have several, which do not overlap. It takes what a listener takes: the
+    payload, the MessageExt, headers, beans. The rest is rocketmq-spring's pool: how many it is asked about at once, and
+    how many of them wait. What the options are, their bounds and defaults is declared in
+    ``listeners.transaction_listeners``, and a test compares the two.
+    """
+
+    topic: str | None = None
+    tags: str | None = None
+    cluster: str | None = None
+    enabled: bool | None = None
+    core_pool_size: int | None = None
+    maximum_pool_size: int | None = None
+    keep_alive_time: timedelta | str | None = None
+    blocking_queue_size: int | None = None
 
     def __call__(self, handler: HandlerT) -> HandlerT:
         return add_mark(handler, self)

@@ -22,6 +22,7 @@ from rocketbox.errors import InvalidMessageError, RemoteProtocolError
 __all__ = [
     "DELAY_LEVELS",
     "DELAY_LEVEL_SECONDS",
+    "LocalTransactionState",
     "Compression",
     "ConsumeFromWhere",
     "ConsumeMode",
@@ -93,6 +94,17 @@ class SendStatus(Enum):
     FLUSH_DISK_TIMEOUT = 10
     SLAVE_NOT_AVAILABLE = 11
     FLUSH_SLAVE_TIMEOUT = 12
+
+
+class LocalTransactionState(Enum):
+    """What became of the work that a transactional message goes with; the value is what brokers are told."""
+
+    COMMIT = 8
+    """It was done: consumers get the message."""
+    ROLLBACK = 12
+    """It was not done, and never will be: nobody gets the message."""
+    UNKNOWN = 0
+    """It is not known yet: the broker asks again."""
 
 
 class Property:
@@ -379,6 +391,12 @@ class MessageExt:
     def msg_id(self) -> str:
         """The id its sender gave it (UNIQ_KEY), the same over all retries; else the offset id."""
         return self._decoded().get(Property.UNIQ_KEY) or self.offset_msg_id
+
+    @property
+    def transaction_id(self) -> str | None:
+        """The id of the transaction that the message is or was of; of most messages it says no more than ``msg_id``."""
+        properties = self._decoded()
+        return properties.get(Property.TRANSACTION_ID) or properties.get(Property.UNIQ_KEY)
 
     def __repr__(self) -> str:
         return (

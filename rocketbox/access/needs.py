@@ -85,6 +85,7 @@ def needs_by_code(cluster: str) -> Mapping[int, Rule]:
         RequestCode.SEND_REPLY_MESSAGE_V2: _send("b"),
         RequestCode.RECALL_MESSAGE: _topic(PUB),
         RequestCode.CONSUMER_SEND_MSG_BACK: _group(SUB, field="group"),  # and IN_HANDLER: the message's own topic
+        RequestCode.END_TRANSACTION: IN_HANDLER,  # its header need not say the topic
         # consuming
         RequestCode.PULL_MESSAGE: _topic_and_group(SUB),
         RequestCode.QUERY_CONSUMER_OFFSET: _topic_and_group(SUB, GET),

@@ -24,12 +24,21 @@ from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import name_of, place_of
 from rocketbox.listeners.options import LISTENER_OPTIONS, OptionLayer
 from rocketbox.listeners.registrar import Candidate, ClusterSettings
-from rocketbox.marks import NAMES_ELSEWHERE, rocketmq_listener, rocketmq_spark_listener, send_to
+from rocketbox.listeners.transaction_listeners import TRANSACTION_LISTENER_OPTIONS
+from rocketbox.marks import (
+    NAMES_ELSEWHERE,
+    rocketmq_listener,
+    rocketmq_spark_listener,
+    rocketmq_transaction_listener,
+    send_to,
+)
 from rocketbox.spark.query_options import QUERY_OPTIONS
 
 __all__ = ["candidate_of", "cluster_settings", "said_in_mark"]
 
-OPTIONS = {**QUERY_OPTIONS, **LISTENER_OPTIONS}
+OPTIONS = {**QUERY_OPTIONS, **TRANSACTION_LISTENER_OPTIONS, **LISTENER_OPTIONS}
+
+AnyMark = rocketmq_listener | rocketmq_spark_listener | rocketmq_transaction_listener
 
 Where = Callable[[str], str | None]
 """Where a key was written (``file:line:column``, an environment name, an argument); None for a default."""
@@ -136,7 +145,7 @@ def candidate_of(
 
 
 def said_in_mark(
-    mark: rocketmq_listener | rocketmq_spark_listener,
+    mark: AnyMark,
     model: type[Properties],
     label: str,
     here: str,
@@ -171,7 +180,7 @@ def _wrong_value(
     problem: Any,
     label: str,
     given: Mapping[str, Any],
-    mark: rocketmq_listener | rocketmq_spark_listener,
+    mark: AnyMark,
     here: str,
 ) -> Finding:
     option = str(problem["loc"][0]).replace("-", "_")

@@ -15,7 +15,16 @@ __all__ = ["OWN", "own_autoconfigurations"]
 
 OWN: tuple[EntryPoint, ...] = tuple(
     EntryPoint(name, f"rocketbox.autoconfigure.{name}", GROUP)
-    for name in ("properties", "embedded", "rocketmq", "topics", "push_listening", "spark_listening", "health")
+    for name in (
+        "properties",
+        "embedded",
+        "rocketmq",
+        "topics",
+        "transaction_listening",  # before those that send: they are there as long as anybody does
+        "push_listening",
+        "spark_listening",
+        "health",
+    )
 )
 
 

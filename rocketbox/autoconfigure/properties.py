@@ -26,6 +26,7 @@ from rocketbox.client import ClientOptions, LitePullConsumerOptions, ProducerOpt
 from rocketbox.client.options import MAX_BODY_BYTES, TopicOptions, UserOptions
 from rocketbox.declarations import Option, options_of
 from rocketbox.listeners.options import LISTENER_OPTIONS
+from rocketbox.listeners.transaction_listeners import TRANSACTION_LISTENER_OPTIONS
 from rocketbox.spark.query_options import QUERY_OPTIONS
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "SparkProperties",
     "TlsProperties",
     "TopicProperties",
+    "TransactionMarkProperties",
     "cluster_prefix",
 ]
 
@@ -81,6 +83,11 @@ class MarkProperties(Properties):
 )
 class SparkMarkProperties(Properties):
     """The options of the decorator of Spark listeners; but for those that may be objects of Python."""
+
+
+@with_options(TRANSACTION_LISTENER_OPTIONS, of_listeners=True)
+class TransactionMarkProperties(Properties):
+    """The options of the decorator of transaction listeners."""
 
 
 @with_options({**_IN_SETTINGS, **_OF_SPARK_IN_SETTINGS}, of_listeners=True)

@@ -26,6 +26,7 @@ from rocketbox.broker.durable_replies import DurableReplies
 from rocketbox.broker.extensions import BrokerExtensions
 from rocketbox.broker.filters import filters_by_kind
 from rocketbox.broker.groups import GroupTable
+from rocketbox.broker.half_messages import HalfMessages
 from rocketbox.broker.handlers.access import AccessHandler
 from rocketbox.broker.handlers.clients import ClientHandler
 from rocketbox.broker.handlers.groups import GroupHandler
@@ -37,6 +38,7 @@ from rocketbox.broker.handlers.reply import ReplyHandler
 from rocketbox.broker.handlers.send import SendHandler
 from rocketbox.broker.handlers.send_back import SendBackHandler
 from rocketbox.broker.handlers.topics import TopicHandler
+from rocketbox.broker.handlers.transactions import TransactionHandler
 from rocketbox.broker.limits import NameBudget, too_many_large_requests
 from rocketbox.broker.locks import QueueLocks
 from rocketbox.broker.offsets import OffsetTable
@@ -54,6 +56,7 @@ from rocketbox.broker.timer_file import TimerFile
 from rocketbox.broker.timer_messages import TimerParking
 from rocketbox.broker.timers import TimerDelivery
 from rocketbox.broker.topics import TopicTable
+from rocketbox.broker.transaction_checks import TransactionChecks
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import NotStartedError
 from rocketbox.protocol.codes import SCHEDULE_TOPIC, TIMER_TOPIC, SerializeType
@@ -138,6 +141,7 @@ class Broker:
             kept_ms=options.store.file_reserved_ms,
             precision_ms=options.store.timer_precision_ms,
         )
+        self.halves = HalfMessages(self.store, puts, self.topics, self.offsets, options, clock)
         if access is not None and access.users is not None:
             access.users.keep_in(files.users)
         expiry = options.channel_expired_timeout / 1000
@@ -152,6 +156,7 @@ class Broker:
         self.producers: ProducerTable[Connection] = ProducerTable(
             clock, expiry, most=options.max_groups, most_groups=options.max_groups_per_connection
         )
+        self.transaction_checks = TransactionChecks(self.halves, self.store, self.producers, options, clock)
         self.client_requests = ClientRequests(self.groups, self.consumers, clock)
         self.locks = QueueLocks(
             clock, most=options.max_locked_queues, most_for_each_address=options.max_locked_queues_per_address
@@ -178,6 +183,7 @@ class Broker:
             clock=clock,
             store=self.store,
             puts=puts,
+            halves=self.halves,
             replies=self._replies,
             topics=self.topics,
             groups=self.groups,
@@ -204,6 +210,7 @@ class Broker:
                 *families,
                 sends,
                 ReplyHandler(context),
+                TransactionHandler(context),
                 SendBackHandler(context),
                 RecallHandler(context),
                 PullHandler(context),
@@ -260,6 +267,8 @@ class Broker:
                 await self.persister.finish()  # before the queues grow again: the next start must see it too
             stack.push_async_callback(self.persister.finish)
             stack.push_async_callback(self.timers.finish)
+            await self.halves.load()  # before anything else is put: a mark may be missing at the end of the log
+            stack.callback(self.halves.end)
             await stack.enter_async_context(self._client)
             tasks = await stack.enter_async_context(Supervisor("broker", self._clock))
             ip = await resolve_ip(self.options)
@@ -292,6 +301,7 @@ class Broker:
                 on_change.append(self._housekeeping.rights_changed)
                 stack.callback(on_change.remove, self._housekeeping.rights_changed)
                 tasks.start("drop who may not be members", self._housekeeping.follow_rights, access.control)
+            tasks.start("check transactions", self.transaction_checks.run)
             self.persister.start(tasks)
             self.delayed.start(tasks)
             self.timers.start(tasks)

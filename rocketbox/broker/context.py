@@ -17,6 +17,7 @@ from rocketbox.broker.clients import ConsumerTable, ProducerTable
 from rocketbox.broker.durable_replies import DurableReplies
 from rocketbox.broker.filters import FilterFactory
 from rocketbox.broker.groups import GroupTable
+from rocketbox.broker.half_messages import HalfMessages
 from rocketbox.broker.locks import QueueLocks
 from rocketbox.broker.offsets import OffsetTable
 from rocketbox.broker.options import BrokerOptions
@@ -44,6 +45,8 @@ class BrokerContext:
     store: MessageStore
     """For reading; what is stored goes through ``puts``."""
     puts: PutStage
+    halves: HalfMessages
+    """The open transactions."""
     replies: DurableReplies
     topics: TopicTable
     groups: GroupTable

@@ -247,6 +247,35 @@ class BrokerOptions:
     flush_delay_offset_interval: Annotated[
         int, MILLISECONDS, Ge(1), Words("how often it is written how far delayed messages have been delivered")
     ] = 10_000
+    transaction_time_out: Annotated[
+        int,
+        MILLISECONDS,
+        Ge(0),
+        Words(
+            "how old a half message is when its producers are asked about it for the first time, at the next check; "
+            "CHECK_IMMUNITY_TIME_IN_SECONDS of a message goes before it"
+        ),
+    ] = 6_000
+    transaction_check_interval: Annotated[
+        int, MILLISECONDS, Ge(100), Words("how often producers are asked about transactions that have not ended")
+    ] = 30_000
+    transaction_check_max: Annotated[
+        int, Ge(1), Words("checks of a transaction; then its message goes to TRANS_CHECK_MAX_TIME_TOPIC")
+    ] = 15
+    reject_transaction_message: Annotated[bool, Words("true: half messages of transactions are refused")] = False
+    max_half_messages: Annotated[
+        int,
+        Ge(1),
+        Words("transactions that are open; further ones are answered 2 (SYSTEM_BUSY); not Apache's"),
+    ] = 100_000
+    max_half_messages_per_address: Annotated[
+        int,
+        Ge(1),
+        Words(
+            "of them those that clients at one address have begun since the start, so that others find room; one "
+            "connection gets half of what the others of its address leave; not Apache's"
+        ),
+    ] = 50_000
     channel_expired_timeout: Annotated[
         int, MILLISECONDS, Ge(1000), Words("a client that is silent for so long is gone")
     ] = 120_000

@@ -30,6 +30,8 @@ class PutOrigin(Enum):
     """A consumer gave it back."""
     DELIVERY = auto()
     """It was stored before under another topic, and its time has come."""
+    COMMIT = auto()
+    """The transaction of a half message was committed: what consumers get."""
 
 
 PutTransform = Callable[[StoredMessage, PutOrigin], StoredMessage]
@@ -49,6 +51,7 @@ class PutStage:
         """For messages without any property of :attr:`looks_at`; not at all if that is None."""
         self._store_put = store.put
         self._store_put_batch = store.put_batch
+        self._store_put_together = store.put_together
         self._transforms = tuple(transforms)
 
     @property
@@ -74,6 +77,15 @@ class PutStage:
         for transform in self._transforms:
             message = transform(message, origin)
         return message, self._store_put(message, origin is PutOrigin.SEND_BACK or origin is PutOrigin.DELIVERY)
+
+    def put_together(self, messages: Sequence[tuple[StoredMessage, PutOrigin]]) -> list[PutResult]:
+        """Store messages that were stored before, of any queues, so that they stay or go together; see the store."""
+        made: list[StoredMessage] = []
+        for message, origin in messages:
+            for transform in self._transforms:
+                message = transform(message, origin)
+            made.append(message)
+        return self._store_put_together(made)
 
     def put_batch(self, messages: Sequence[StoredMessage]) -> PutResult:
         """Store messages of one queue one behind the other. Raises as the store's put does.

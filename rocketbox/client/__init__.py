@@ -32,6 +32,8 @@ from rocketbox.client.push_consumer import PushConsumer
 from rocketbox.client.queue_choice import QueueChoice, QueueSelector, QueueTarget
 from rocketbox.client.routes import TopicRoute
 from rocketbox.client.service_state import ServiceState
+from rocketbox.client.transaction_checks import CheckRoute, TransactionChecker, TransactionCheckOptions
+from rocketbox.client.transactions import LocalWork, Transaction, TransactionSendResult
 from rocketbox.protocol.admin_bodies import ClusterInfo
 from rocketbox.protocol.codes import PermName
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
@@ -44,6 +46,7 @@ from rocketbox.remoting.tls import TlsOptions
 __all__ = [
     "AccessChannel",
     "Admin",
+    "CheckRoute",
     "ClientOptions",
     "ClusterInfo",
     "ConsumeContext",
@@ -56,6 +59,7 @@ __all__ = [
     "CredentialsProvider",
     "GroupDescription",
     "LitePullConsumerOptions",
+    "LocalWork",
     "MQClientInstance",
     "PermName",
     "Producer",
@@ -78,4 +82,8 @@ __all__ = [
     "TopicConfig",
     "TopicDescription",
     "TopicRoute",
+    "Transaction",
+    "TransactionCheckOptions",
+    "TransactionChecker",
+    "TransactionSendResult",
 ]

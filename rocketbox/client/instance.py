@@ -34,6 +34,7 @@ from rocketbox.client.member_requests import (
     ConsumerMember,
     ProducerMember,
     refusal,
+    serve_transaction_check,
 )
 from rocketbox.client.name_servers import NameServers
 from rocketbox.client.namespace_header import NamespaceHeader
@@ -221,6 +222,7 @@ class MQClientInstance:
         self.unique_ids = self._identity.unique_ids
         for code in CONSUMER_REQUESTS:
             self.remoting.register_handler(code, self._serve)
+        self.remoting.register_handler(RequestCode.CHECK_TRANSACTION_STATE, self._check_transaction)
         for code in REFUSED_REQUESTS:
             self.remoting.register_handler(code, lambda _, request: refusal(RequestCode(request.code)))
         self.remoting.register_handler(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self.waiting_requests.receive)
@@ -371,6 +373,9 @@ class MQClientInstance:
 
     def _serve(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         return CONSUMER_REQUESTS[RequestCode(request.code)].serve(self._consumers, request, self.namespace)
+
+    def _check_transaction(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
+        return serve_transaction_check(self._producers, connection, request, self.namespace)
 
     # --- routes ------------------------------------------------------------------------------------------------------
 

@@ -12,13 +12,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from rocketbox.client.api.stored_names import unwrap_names
 from rocketbox.client.routes import TopicRoute
+from rocketbox.errors import RemoteProtocolError
+from rocketbox.message import MessageExt, Property
 from rocketbox.protocol.bodies import ConsumerData
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.namespaces import Namespace
+from rocketbox.protocol.stored_message import decode_messages
+from rocketbox.remoting.connection import Connection
 
-__all__ = ["CONSUMER_REQUESTS", "REFUSED_REQUESTS", "ConsumerMember", "ConsumerRequest", "ProducerMember", "refusal"]
+__all__ = [
+    "CONSUMER_REQUESTS",
+    "REFUSED_REQUESTS",
+    "ConsumerMember",
+    "ConsumerRequest",
+    "ProducerMember",
+    "refusal",
+    "serve_transaction_check",
+]
 
 
 class ConsumerMember(Protocol):
@@ -57,6 +70,9 @@ class ProducerMember(Protocol):
     def topics_in_use(self) -> set[str]:
         """The topics that it has sent to since this was asked last: their routes are kept fresh."""
 
+    def check_transaction(self, connection: Connection, request: RemotingCommand, message: MessageExt) -> None:
+        """A broker asks what became of the transaction of a message of this group; it is told later."""
+
 
 @dataclass(frozen=True)
 class ConsumerRequest:
@@ -86,7 +102,6 @@ CONSUMER_REQUESTS: Mapping[RequestCode, ConsumerRequest] = {
 }
 
 REFUSED_REQUESTS: Mapping[RequestCode, str] = {
-    RequestCode.CHECK_TRANSACTION_STATE: "producers have no transactions",
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET: "a running consumer cannot be reset; stop the group, set its offsets "
     "with Admin.commit or mqadmin, and start it again",
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: "consumers do not tell their offsets; ask the brokers for those that "
@@ -95,6 +110,23 @@ REFUSED_REQUESTS: Mapping[RequestCode, str] = {
     RequestCode.CONSUME_MESSAGE_DIRECTLY: "a message cannot be handed to a consumer; send it to the topic again",
 }
 """What this client does not do yet, and what to do instead: a clear answer is more than a request that does nothing."""
+
+
+def serve_transaction_check(
+    producers: Mapping[str, ProducerMember], connection: Connection, request: RemotingCommand, namespace: Namespace
+) -> RemotingCommand | None:
+    """Hand the question of a broker (39) to the producer of the group that the message names."""
+    try:
+        (message,) = decode_messages(request.body)
+    except (RemoteProtocolError, ValueError) as error:
+        return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, f"the message cannot be read: {error}")
+    unwrap_names([message], namespace)
+    group = namespace.unwrap(message.properties.get(Property.PGROUP, ""))
+    member = producers.get(group)
+    if member is None:
+        return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, f"no producer of group {group!r} runs here")
+    member.check_transaction(connection, request, message)
+    return None
 
 
 def refusal(code: RequestCode) -> RemotingCommand:

@@ -24,13 +24,14 @@ from typing import Any, Protocol, TypeVar
 from rocketbox.client.outcomes import MessageHandler, Outcomes
 from rocketbox.client.queue_choice import QueueTarget
 from rocketbox.errors import ClientError, HandlerError
-from rocketbox.message import Message, MessageExt, SendResult
+from rocketbox.message import LocalTransactionState, Message, MessageExt, SendResult
 
 __all__ = [
     "ConsumeContext",
     "ConsumeMiddleware",
     "ConsumeNext",
     "ContextOf",
+    "EndingTransaction",
     "SendContext",
     "SendMiddleware",
     "SendNext",
@@ -40,11 +41,19 @@ __all__ = [
 ]
 
 
+class EndingTransaction(Protocol):
+    """The transaction that a half message is sent in."""
+
+    def on_end(self, told: Callable[[LocalTransactionState], object]) -> None:
+        """Have ``told`` called with how it has ended, when its broker is told: UNKNOWN may be followed by another."""
+
+
 @dataclass(slots=True)
 class SendContext:
     """One send: of one message, or of a batch in one request. Of ``send_many`` each message is a send.
 
-    A ``send_batch`` that takes several requests is several sends.
+    A ``send_batch`` that takes several requests is several sends. ``transaction``: the message is the half message of
+    one, which nobody gets before it is committed.
     """
 
     producer_group: str
@@ -54,6 +63,7 @@ class SendContext:
     queue: QueueTarget | None = None
     one_way: bool = False
     batch: bool = False
+    transaction: EndingTransaction | None = None
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ Source: Apache RocketMQ 5.x ``DefaultMQProducer``, ``DefaultMQProducerImpl.start
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -25,12 +25,16 @@ from rocketbox.client.recalls import recall_by_handle
 from rocketbox.client.requests import Asker
 from rocketbox.client.sending import Sender
 from rocketbox.client.service_state import ServiceState
+from rocketbox.client.transaction_checks import CheckRoute, TransactionChecker, TransactionCheckOptions
+from rocketbox.client.transactions import LocalWork, Transaction, Transactions, TransactionSendResult
 from rocketbox.client.tries import Tries
 from rocketbox.client.unbuilt import refuse_unbuilt
 from rocketbox.clock import Clock
 from rocketbox.errors import ClientError, ClientStateError, SendManyError
 from rocketbox.message import Message, MessageExt, SendResult
+from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.prepared_sends import SendRequest
+from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import Network
 from rocketbox.tasks import Supervisor
 
@@ -43,6 +47,10 @@ class Producer:
     ``async with Producer("flight-desk", name_server="127.0.0.1:9876") as producer: await producer.send(message)``.
     With ``name_server`` it has a client instance of its own, with ``instance`` it shares one that is started already;
     ``client_options``, ``clock`` and ``network`` are for its own one. Any number of tasks may send at once.
+
+    ``transaction_checker`` says what became of a transaction that a broker asks about (``def`` or ``async def``, from
+    the message to a LocalTransactionState), so many at once as ``check_options`` say. Who sends in transactions needs
+    one, or several (:meth:`add_transaction_checker`).
 
     Raises InvalidGroupError for a group that RocketMQ does not take or that another producer of the instance has,
     ConfigurationError for options that ask for what is not built yet (``unbuilt``).
@@ -58,6 +66,8 @@ class Producer:
         client_options: ClientOptions | None = None,
         clock: Clock | None = None,
         network: Network | None = None,
+        transaction_checker: TransactionChecker | None = None,
+        check_options: TransactionCheckOptions | None = None,
     ) -> None:
         check_group(group, "producer")
         self.options = options or ProducerOptions()
@@ -78,6 +88,9 @@ class Producer:
         self._auto_batch = AutoBatch(sender, self._instance, self.options) if self.options.auto_batch else None
         self._around = chain(middlewares, self._send_as_said) if middlewares or self._auto_batch is not None else None
         self._asker = Asker(sender, self._instance)
+        self._transactions = Transactions(group, self._instance, sender, self._send_half)
+        if transaction_checker is not None:
+            self.add_transaction_checker(transaction_checker, options=check_options)
 
     @property
     def instance(self) -> MQClientInstance:
@@ -116,6 +129,7 @@ class Producer:
         self._sender.close()
         self._state = ServiceState.SHUTDOWN_ALREADY
         self._instance.waiting_requests.end(self.group)
+        self._transactions.checkers.close()
         try:
             if self._auto_batch is not None:
                 with anyio.CancelScope(shield=True), self._clock.move_on_after(self.options.send_message_timeout):
@@ -259,6 +273,65 @@ class Producer:
             raise SendManyError(results)
         return sent
 
+    def transaction(
+        self, message: Message, *, timeout: float | None = None, queue: QueueTarget | None = None
+    ) -> Transaction:
+        """A message that consumers get only if the block that follows is left without an exception::
+
+            async with producer.transaction(Message("orders", body)) as transaction:
+                ...  # the work: a database's transaction, mostly
+
+        Entering stores a half message that nobody gets, raising as :meth:`send` does; InvalidMessageError also for a
+        delay, and when no transaction checker is for the message. See :class:`Transaction` for how it ends.
+        """
+        return Transaction(self._transactions, message, None if timeout is None else check_timeout(timeout), queue)
+
+    async def send_in_transaction(
+        self, message: Message, work: LocalWork, *, timeout: float | None = None, queue: QueueTarget | None = None
+    ) -> TransactionSendResult:
+        """Store a half message, call ``work(transaction)``, and commit or roll back as it says.
+
+        ``work`` is an ``async def``, or a ``def``, which is called in a thread; it returns a LocalTransactionState.
+        What it raises is raised, and leaves the transaction to the checker: work that knows that it was not done
+        returns ROLLBACK. Raises as :meth:`transaction` does.
+        """
+        seconds = None if timeout is None else check_timeout(timeout)
+        return await self._transactions.run(message, work, seconds, queue)
+
+    def add_transaction_checker(
+        self,
+        checker: TransactionChecker,
+        *,
+        topic: str | None = None,
+        tags: Collection[str] | None = None,
+        options: TransactionCheckOptions | None = None,
+    ) -> CheckRoute:
+        """Have ``checker`` say what became of transactions to ``topic`` (None: to those that no other is for), and of
+        them those with one of ``tags`` (None: with any, or none). Its ``remove()`` takes it away.
+
+        Raises ClientStateError when another checker is for the same, in whole or in part.
+        """
+        return self._transactions.checkers.add(checker, topic=topic, tags=tags, options=options)
+
+    async def _send_half(
+        self, transaction: Transaction, timeout: float | None, queue: QueueTarget | None
+    ) -> SendResult:
+        message = transaction.message
+        options = self.options
+        seconds = options.send_message_timeout if timeout is None else timeout
+        retries = options.retry_times_when_send_failed
+        if self._around is not None:
+            context = SendContext(self.group, [message], seconds, retries, queue, transaction=transaction)
+            return result_of(await self._around(context))
+        request = self._transactions.request(message)
+        tries = Tries(self._clock.monotonic(), seconds, retries)
+        to = None if queue is None else await self._sender.queue_for(queue, message, tries)
+        return result_of(await self._deliver(request, tries, to, message.hash_key))
+
+    def check_transaction(self, connection: Connection, request: RemotingCommand, message: MessageExt) -> None:
+        """A broker asks what became of a transaction; it is told when a checker has looked."""
+        self._transactions.check(connection, request, message)
+
     async def _send_many_around(
         self, batch: Sequence[Message], timeout: float, retries: int
     ) -> list[SendResult | Exception]:
@@ -320,13 +393,14 @@ class Producer:
         else:
             if len(messages) != 1:
                 raise ClientError(f"a send is of one message; a middleware left {len(messages)} in its context")
+            is_half = context.transaction is not None
             joining = self._auto_batch
-            if joining is not None and not context.one_way and joining.takes(messages[0]):
+            if joining is not None and not is_half and not context.one_way and joining.takes(messages[0]):
                 to = None if context.queue is None else await self._sender.queue_for(context.queue, messages[0], tries)
                 sent = await joining.send(messages[0], timeout, context.retries, to)
                 if sent is not None:
                     return sent
-            request = self._request(messages[0])
-            request.one_way = context.one_way
+            request = (self._transactions.request if is_half else self._request)(messages[0])
+            request.one_way = context.one_way and not is_half
         to = None if context.queue is None else await self._sender.queue_for(context.queue, messages[0], tries)
         return await self._deliver(request, tries, to, messages[0].hash_key)

@@ -25,6 +25,10 @@ __all__ = [
     "SYSTEM_TOPIC_PREFIX",
     "TBW102",
     "TOOLS_GROUP",
+    "TRANSACTION_GROUP",
+    "TRANS_CHECK_MAX_TIME_TOPIC",
+    "TRANS_HALF_TOPIC",
+    "TRANS_OP_HALF_TOPIC",
     "UNDELIVERED_TOPIC",
     "VERSION_3_4_9",
     "VERSION_4_9_4",
@@ -242,6 +246,11 @@ TIMER_TOPIC = "rmq_sys_wheel_timer"
 """Where messages wait that are delivered at a time of their own, and what recalls them, all in queue 0."""
 UNDELIVERED_TOPIC = "rmq_sys_UNDELIVERED"
 """Where delayed messages go that cannot be delivered (a damaged or foreign REAL_TOPIC), as they were parked."""
+TRANS_HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+TRANS_OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TRANS_CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+"""In whose offsets a broker keeps how far half messages, and the marks of those that are done with, were read."""
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
@@ -253,9 +262,9 @@ DEFAULT_CLUSTER = "DefaultCluster"
 SEND_FORBIDDEN_TOPICS = frozenset(
     {
         SCHEDULE_TOPIC,
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
+        TRANS_HALF_TOPIC,
+        TRANS_OP_HALF_TOPIC,
+        TRANS_CHECK_MAX_TIME_TOPIC,
         "SELF_TEST_TOPIC",
         "OFFSET_MOVED_EVENT",
     }

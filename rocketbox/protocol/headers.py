@@ -20,10 +20,12 @@ from rocketbox.errors import RemotingError
 from rocketbox.protocol.codes import TBW102
 
 __all__ = [
+    "CheckTransactionStateRequestHeader",
     "ConsumerSendMsgBackRequestHeader",
     "CreateTopicRequestHeader",
     "DeleteSubscriptionGroupRequestHeader",
     "DeleteTopicRequestHeader",
+    "EndTransactionRequestHeader",
     "GetConsumerListByGroupRequestHeader",
     "GetMaxOffsetRequestHeader",
     "GetMinOffsetRequestHeader",
@@ -376,6 +378,37 @@ class ConsumerSendMsgBackRequestHeader(_Header):
     origin_topic: str | None = None
     unit_mode: bool | None = False
     max_reconsume_times: int | None = None
+    bname: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndTransactionRequestHeader(_Header):
+    """Code 37. The offsets are those of the half message: in its queue, and in the commit log.
+
+    ``commit_or_rollback`` is 8 (commit), 12 (roll back) or 0 (not known). 4.9 sends no topic and broker.
+    """
+
+    topic: str | None = None
+    producer_group: str
+    tran_state_table_offset: int
+    commit_log_offset: int
+    commit_or_rollback: int
+    from_transaction_check: bool = False
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    bname: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckTransactionStateRequestHeader(_Header):
+    """Code 39, from the broker to a producer; the offsets are to be sent back. 4.9 sends no topic and broker."""
+
+    topic: str | None = None
+    tran_state_table_offset: int
+    commit_log_offset: int
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
     bname: str | None = None
 
 

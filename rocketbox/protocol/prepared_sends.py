@@ -23,7 +23,7 @@ from rocketbox.protocol.command import ONEWAY_FLAG, encode_ext_fields
 from rocketbox.protocol.headers import SendMessageRequestHeader
 from rocketbox.protocol.send_pieces import BORN, BORN_DIGITS, PROPERTIES
 
-__all__ = ["PLAIN_NUMBERS", "SendRequest", "SendTemplate", "encode_send_numbers"]
+__all__ = ["PLAIN_NUMBERS", "SendRequest", "SendTemplate", "encode_send_numbers", "with_sys_flag"]
 
 _FRAME_HEAD = struct.Struct(
     ">IIHBHIIII"
@@ -52,6 +52,15 @@ def encode_send_numbers(
 
 
 PLAIN_NUMBERS: Final = encode_send_numbers()
+_SYS_FLAG_DIGITS = 2 + 1 + 4  # behind the name f with its size, and their own size
+
+
+def with_sys_flag(numbers: bytes, bits: int) -> bytes:
+    """Such numbers with further bits in their sysFlag, which stands first."""
+    (size,) = _SIZE.unpack_from(numbers, _SYS_FLAG_DIGITS - 4)
+    end = _SYS_FLAG_DIGITS + size
+    digits = b"%d" % (int(numbers[_SYS_FLAG_DIGITS:end]) | bits)
+    return numbers[: _SYS_FLAG_DIGITS - 4] + _SIZE.pack(len(digits)) + digits + numbers[end:]
 
 
 class SendTemplate:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from rocketbox.client import Producer, QueueTarget
+from rocketbox.client import LocalWork, Producer, QueueTarget, Transaction, TransactionSendResult
 from rocketbox.errors import ConfigurationError, Finding, InvalidMessageError
 from rocketbox.message import Compression, Message, MessageExt, SendResult
 from rocketbox.template.converters import JsonMessageConverter, MessageConverter
@@ -231,6 +231,62 @@ class RocketMQTemplate:
         When this returns, the message never comes. See ``Producer.recall`` for what it takes and raises.
         """
         return await self._to(cluster).recall(handle, timeout=timeout_seconds(timeout))
+
+    def transaction(
+        self,
+        destination: str,
+        payload: object,
+        *,
+        keys: str | Sequence[str] | None = None,
+        tag: str | None = None,
+        hash_key: str | None = None,
+        queue: QueueTarget | None = None,
+        timeout: timedelta | str | float | None = None,
+        headers: Mapping[str, object] | None = None,
+        compression: Compression | None = None,
+        cluster: str | None = None,
+    ) -> Transaction:
+        """A payload that consumers get only if the block is left without an exception::
+
+            async with template.transaction("orders:paid", order) as transaction:
+                ...  # the work: a database's transaction, mostly
+
+        Entering stores a half message, which nobody gets, and raises what :meth:`send` does, InvalidMessageError also
+        where no ``@rocketmq_transaction_listener`` is for the destination. The end of the block commits; an exception
+        rolls back, and goes on; with a cancellation the listener decides. ``transaction.rollback()`` and ``.unknown()``
+        say otherwise.
+        """
+        message = self.to_message(
+            destination, payload, keys=keys, tag=tag, hash_key=hash_key, headers=headers, compression=compression
+        )
+        return self._to(cluster).transaction(message, timeout=timeout_seconds(timeout), queue=queue)
+
+    @expects_await
+    async def send_in_transaction(
+        self,
+        destination: str,
+        payload: object,
+        work: LocalWork,
+        *,
+        keys: str | Sequence[str] | None = None,
+        tag: str | None = None,
+        hash_key: str | None = None,
+        queue: QueueTarget | None = None,
+        timeout: timedelta | str | float | None = None,
+        headers: Mapping[str, object] | None = None,
+        compression: Compression | None = None,
+        cluster: str | None = None,
+    ) -> TransactionSendResult:
+        """Store a half message, call ``work(transaction)``, and commit or roll back as what it returns says.
+
+        ``work`` is an ``async def``, or a ``def``, which is called in a thread; it returns a LocalTransactionState.
+        What it raises is raised, and leaves it to the ``@rocketmq_transaction_listener`` to decide.
+        """
+        message = self.to_message(
+            destination, payload, keys=keys, tag=tag, hash_key=hash_key, headers=headers, compression=compression
+        )
+        producer = self._to(cluster)
+        return await producer.send_in_transaction(message, work, timeout=timeout_seconds(timeout), queue=queue)
 
     def _to(self, cluster: str | None) -> Producer:
         if cluster is None:

@@ -23,13 +23,19 @@ from rocketbox.broker.store.dispatcher import Arrival
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.client import ConsumeContext, SendContext
 from rocketbox.client.consume import HandlerEndedError
-from rocketbox.client.middleware import ConsumeMiddleware, ConsumeNext, SendMiddleware, SendNext
+from rocketbox.client.middleware import (
+    ConsumeMiddleware,
+    ConsumeNext,
+    EndingTransaction,
+    SendMiddleware,
+    SendNext,
+)
 from rocketbox.client.outcomes import Outcomes, failures_of_error, failures_of_result
 from rocketbox.client.replies import is_answer
 from rocketbox.client.requests import RequestContext
 from rocketbox.errors import BatchFailed, Reject, RemoteProtocolError, RetryLater
 from rocketbox.listeners.dispatch import Invocation
-from rocketbox.message import MessageExt, Property, SendResult
+from rocketbox.message import LocalTransactionState, Message, MessageExt, Property, SendResult
 from rocketbox.protocol.codes import DLQ_PREFIX
 from rocketbox.protocol.stored_message import decode_message
 from rocketbox.template import MessageConverter
@@ -109,6 +115,7 @@ class Observer:
         """Further tasks that may wait for something else than virtual time."""
         self.given_up: dict[tuple[str | None, str, str], str] = {}
         """What calls gave up that has not come to a dead-letter queue yet, by cluster, group and id: what it is."""
+        self._transactions: set[EndingTransaction] = set()  # that have begun, and not ended for good
         self.done = 0
         """Grows with whatever is seen."""
         self._clock = clock
@@ -153,6 +160,7 @@ class Observer:
             each.clear()
         self._last_error.clear()
         self.given_up.clear()
+        self._transactions.clear()
 
     def hook_failed(self, what: str, error: Exception) -> None:
         """A hook has raised, which the service logs and survives."""
@@ -195,11 +203,36 @@ class Observer:
         except BaseException as error:
             self.note(f"not sent to {_of(cluster)}{context.messages[0].topic}: {type(error).__name__}: {error}")
             raise
+        if context.transaction is not None:
+            self._follow(context.transaction, cluster, context.messages[0], result)
+            return result
         for message in context.messages:
-            sent = Sent(message, result, self._clock.passed, self._converter(), cluster)
-            self.sent.append(sent)
-            self.note(f"sent to {_of(cluster)}{sent}")
+            self._has_sent(cluster, message, result)
         return result
+
+    def _has_sent(self, cluster: str | None, message: Message, result: SendResult | None) -> None:
+        sent = Sent(message, result, self._clock.passed, self._converter(), cluster)
+        self.sent.append(sent)
+        self.note(f"sent to {_of(cluster)}{sent}")
+
+    def _follow(
+        self, transaction: EndingTransaction, cluster: str | None, message: Message, result: SendResult | None
+    ) -> None:
+        """What is sent in a transaction is sent when that is committed, by its end or because the broker asked."""
+        self.note(f"a transaction to {_of(cluster)}{message.topic} has begun")
+        committed = False
+
+        def told(state: LocalTransactionState) -> None:
+            nonlocal committed
+            self.note(f"the transaction to {_of(cluster)}{message.topic} has ended: {state.name}")
+            if state is LocalTransactionState.COMMIT and not committed:
+                committed = True
+                self._has_sent(cluster, message, result)
+            if state is not LocalTransactionState.UNKNOWN:
+                self._transactions.discard(transaction)
+
+        self._transactions.add(transaction)  # it hears what a checker says as long as somebody holds it
+        transaction.on_end(told)
 
     async def _in_time(self, send: Awaitable[SendResult | None]) -> SendResult | None:
         if _call.get() is not None:

@@ -122,7 +122,7 @@ LADDER: dict[str, str] = {
 CLIENT_RUNGS = (
     "delays",
     "api allocation batches broker_faults checks credentials failure_log message_source name_servers namespace_header "
-    "outcomes pull_gate queue_choice rebalance refusals routes service_state waiting_requests",
+    "outcomes pull_gate queue_choice rebalance refusals routes service_state transaction_checks waiting_requests",
     "middleware route_table",
     "options",
     "cached_bytes heartbeats identity member_requests packing unbuilt",
@@ -132,7 +132,7 @@ CLIENT_RUNGS = (
     "handler_calls lock_upkeep shares",
     "send_window",
     "sending",
-    "requests",
+    "requests transactions",
     "auto_batch",
     "admin producer send_back",
     "needed_topics",

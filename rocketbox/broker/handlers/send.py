@@ -1,9 +1,9 @@
 """Sends: one message (10, 310) or a batch (320, or any with the batch mark), checked, stored, answered when durable.
 
 This is the broker's hot path: one pass over header and property text, no mapping of either, no task for a message; the
-answer is written by the store's callback after the flush that covers the message. Transactions are refused. What is
-ordinary goes by ``send_runs``, many at once. What else is not the common case stands in ``send_rules``, the answers in
-``send_answers``.
+answer is written by the store's callback after the flush that covers the message. Half messages of transactions go by
+``half_messages``. What is ordinary goes by ``send_runs``, many at once. What else is not the common case stands in
+``send_rules``, the answers in ``send_answers``.
 
 Source: Apache RocketMQ 5.x ``SendMessageProcessor``, ``AbstractSendMessageProcessor``.
 """
@@ -59,6 +59,7 @@ class SendHandler:
         self._writable = bool(options.broker_permission & PermName.WRITE)
         self._topics = context.topics
         self._puts = context.puts
+        self._halves = context.halves
         self._replies = context.replies
         self._clock = context.clock
         self._random = context.clock.random
@@ -177,8 +178,7 @@ class SendHandler:
             uniq_key = self._uniq_ids.next(self._clock.time_ms()).encode()
             properties = add_property(properties, b"UNIQ_KEY", uniq_key)
         properties += self._added
-        if b"TRAN_MSG\x01true" in properties:
-            rules.check_transaction(head, properties)
+        is_half = b"TRAN_MSG\x01true" in properties and rules.is_half(head, properties)
         multi_tags = int(MessageSysFlag.MULTI_TAGS) if config.topic_filter_type == "MULTI_TAG" else 0
         message = StoredMessage(
             topic,
@@ -191,7 +191,9 @@ class SendHandler:
             born_host(connection),
             head.reconsume_times,
         )
-        if b"TIMER_DEL" in properties:
+        if is_half:
+            result = self._halves.put(message, uniq_key, connection.remote_address)
+        elif b"TIMER_DEL" in properties:
             stored, result = self._puts.put_telling(message, PutOrigin.SEND)
             handle = recall_handle_of(stored, self._broker_name)
             if handle is not None:

@@ -44,6 +44,7 @@ class SendRules:
 
     def __init__(self, context: BrokerContext) -> None:
         self._broker_name = context.options.broker_name
+        self._rejects_halves = context.options.reject_transaction_message
         self._max_message_size = context.options.store.max_message_size
         self._topics = context.topics
         self._groups = context.groups
@@ -86,14 +87,23 @@ class SendRules:
             raise TopicNotWrittenError(dead.topic_name)
         return dead.topic_name, 0, set_property(properties, b"DELAY", b"-1")
 
-    def check_transaction(self, head: SendHead, properties: bytes) -> None:
-        """Refuse the half of a transaction; a retry with a delay level may still carry the mark of one."""
-        if find_property(properties, b"TRAN_MSG") == b"true" and not (
-            head.reconsume_times > 0 and read_level(properties) > 0
-        ):
+    def is_half(self, head: SendHead, properties: bytes) -> bool:
+        """Whether it is a half message; a retry with a delay level may still carry the mark of one."""
+        if find_property(properties, b"TRAN_MSG") != b"true":
+            return False
+        level = read_level(properties)
+        if head.reconsume_times > 0 and level > 0:
+            return False
+        if self._rejects_halves:
             raise Refused(
                 ResponseCode.NO_PERMISSION, f"the broker[{self._broker_name}] sending transaction message is forbidden"
             )
+        if level > 0 or any(find_property(properties, name) is not None for name in TIMER_PROPERTIES):
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "a half message has no delay: send it without one",
+            )
+        return True
 
     def check_size(self, body: bytes) -> None:
         """Refuse a single message that is too large."""

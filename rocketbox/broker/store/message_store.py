@@ -101,6 +101,7 @@ class MessageStore:
         self._putter = StorePutter(self.options, self._clock, store_host)
         self.put = self._putter.put
         self.put_batch = self._putter.put_batch
+        self.put_together = self._putter.put_together
         self.put_run = self._putter.put_run
         self.lane = self._putter.lane
         self._reader = StoreReader(self.options)

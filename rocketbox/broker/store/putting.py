@@ -234,6 +234,46 @@ class StorePutter:
             queue_offset += is_queued(message.sys_flag)
         return records
 
+    # --- a few that belong together ---
+
+    def put_together(self, messages: Sequence[StoredMessage]) -> list[PutResult]:
+        """Append messages of any queues one behind the other, all in one commit-log file, as :meth:`put` does.
+
+        They are taken back together or not at all; a crash may leave the first of them without those behind it, and
+        then nothing stands behind the last that is left. They were stored before: max-message-size does not count.
+        Raises as :meth:`put` does; then none was put.
+        """
+        self.check_open(sum([len(message.body) for message in messages]))
+        if self._deletion.topics:
+            for message in messages:
+                self._deletion.check(message.topic)
+        queues = [self._derived.queue(message.topic, message.queue_id) for message in messages]
+        now = self._now()
+        records = self._encode_together(messages, queues, now)
+        if not self._log.fits(sum([len(record) for record, _ in records])):
+            self._log.roll()
+            records = self._encode_together(messages, queues, now)
+        results = []
+        for queue, message, (record, queue_offset) in zip(queues, messages, records, strict=True):
+            offset = self._append(queue, message, record, now)
+            results.append(PutResult(offset, self._log.end, queue_offset, now, (offset,), self._store_host))
+        if self._writer.idle is not None:
+            self._writer.wake()
+        return results
+
+    def _encode_together(
+        self, messages: Sequence[StoredMessage], queues: Sequence[ConsumeQueue], now: int
+    ) -> list[tuple[bytes, int]]:
+        records: list[tuple[bytes, int]] = []
+        before: dict[int, int] = {}  # of the same queue, by its identity
+        distance = 0
+        for queue, message in zip(queues, messages, strict=True):
+            earlier = before.get(id(queue), 0)
+            records.append(self._encode(message, queue.next_offset + earlier, now, distance))
+            distance += len(records[-1][0])
+            before[id(queue)] = earlier + is_queued(message.sys_flag)
+        return records
+
     # --- a run ---
 
     def lane(self, message: StoredMessage) -> PutLane | None:

@@ -23,7 +23,8 @@ from rocketbox.client.options import ClientOptions
 from rocketbox.declarations import BYTES, IN_CODE, SECONDS, Key, Option, Words, options_of
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.listeners.options import LISTENER_OPTIONS, GroupOptions, consumer_options
-from rocketbox.marks import rocketmq_listener
+from rocketbox.listeners.transaction_listeners import TRANSACTION_LISTENER_OPTIONS
+from rocketbox.marks import rocketmq_listener, rocketmq_transaction_listener
 from tests.support.framework.services import ServiceMaker
 
 # --- the decorator ----------------------------------------------------------------------------------------------------
@@ -55,6 +56,16 @@ def differences(mark: type, options: typing.Mapping[str, Option]) -> list[str]:
 def test_the_decorators_signature_is_what_is_declared() -> None:
     assert differences(rocketmq_listener, LISTENER_OPTIONS) == []
     assert all(field.default is None for field in dataclasses.fields(rocketmq_listener)), "None: not said"
+
+
+def test_the_signature_of_the_decorator_of_transaction_listeners_is_what_is_declared() -> None:
+    declared = sorted(TRANSACTION_LISTENER_OPTIONS.values(), key=lambda option: option.name)
+    fields = dataclasses.fields(rocketmq_transaction_listener)
+    hints = typing.get_type_hints(rocketmq_transaction_listener)
+    assert sorted((field.name, hints[field.name]) for field in fields) == [
+        (option.name, in_a_decorator(option)) for option in declared
+    ]
+    assert all(field.default is None for field in fields), "None: not said"
 
 
 @dataclass(frozen=True, kw_only=True)

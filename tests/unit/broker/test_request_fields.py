@@ -64,6 +64,10 @@ FIELDS: dict[int, dict[str, st.SearchStrategy[str]]] = {
         "unitMode": WORDS, "maxReconsumeTimes": NUMBERS,
     },
     RequestCode.RECALL_MESSAGE: {"producerGroup": NAMES, "topic": NAMES, "recallHandle": WORDS},
+    RequestCode.END_TRANSACTION: {
+        "topic": NAMES, "producerGroup": NAMES, "tranStateTableOffset": NUMBERS, "commitLogOffset": NUMBERS,
+        "commitOrRollback": NUMBERS, "fromTransactionCheck": WORDS, "msgId": NAMES, "transactionId": NAMES,
+    },
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: {"consumerGroup": NAMES},
     RequestCode.UPDATE_AND_CREATE_TOPIC: {
         "topic": NAMES, "defaultTopic": NAMES, "readQueueNums": NUMBERS, "writeQueueNums": NUMBERS, "perm": NUMBERS,

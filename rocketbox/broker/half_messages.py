@@ -1,0 +1,398 @@
+"""Half messages: which transactions are open, and each step of them as it is stored.
+
+A half message that is done with has a mark in the log (``transaction_records``). What takes its place, the committed
+message, a copy that is checked, what is given up, is put together with the mark: in front of it, with nothing between
+them. So a crash may leave the one without the other in one place only, at the very end of the log, and the next start
+looks there, before anything else is put, and writes the mark that is missing. At every moment a transaction is open,
+or committed, or rolled back, or given up, and one of them alone:
+
+    open --------> committed      message + mark
+         \\------> rolled back    mark
+         \\------> given up       message in TRANS_CHECK_MAX_TIME_TOPIC + mark
+         \\------> open           copy + mark of the half before it: it was checked, or moved
+
+What is open stands in a table in memory. It is read at the start from where the offsets of CID_RMQ_SYS_TRANS are, which
+are committed when the log holds everything before them. When checks are due is ``transaction_checks``' part.
+
+Source: Apache RocketMQ 5.x ``TransactionalMessageServiceImpl``, ``EndTransactionProcessor``. Unlike there: a second end
+of a transaction does nothing (there a second commit stores the message again); an end that comes late, with the place
+of a half that was checked since, counts; and a kill never has a transaction checked that has ended.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+
+from rocketbox.broker.limits import LimitError, PeerShares
+from rocketbox.broker.offsets import OffsetTable
+from rocketbox.broker.options import BrokerOptions
+from rocketbox.broker.put_stage import PutOrigin, PutStage
+from rocketbox.broker.store.message_store import MessageStore
+from rocketbox.broker.store.putting import PutResult
+from rocketbox.broker.topics import TopicTable
+from rocketbox.broker.transaction_records import (
+    check_times,
+    committed,
+    copy_of_half,
+    done_offsets,
+    given_up,
+    half_of,
+    immunity_seconds,
+    mark_of_done,
+    real_topic,
+    takes_place_of,
+)
+from rocketbox.clock import Clock
+from rocketbox.errors import StoreError, StoreFullError, StoreStalledError
+from rocketbox.message import MessageExt
+from rocketbox.protocol.codes import (
+    TRANS_CHECK_MAX_TIME_TOPIC,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+    TRANSACTION_GROUP,
+)
+from rocketbox.protocol.ids import UniqIdGenerator
+from rocketbox.protocol.stored_message import StoredMessage, decode_message
+from rocketbox.rare_log import RareLog
+
+__all__ = ["Half", "HalfMessages"]
+
+_log = logging.getLogger(__name__)
+
+READ_AT_ONCE = 256  # records, at the start
+PLACES_KEPT = 20  # of one transaction: an end that comes late may name one of them
+
+
+class Half:
+    """An open transaction, and the half message of it that counts: the newest copy.
+
+    ``due`` and ``placed`` are on the monotonic clock: from when on it may be checked, and when it came to its place.
+    ``is_immune``: it said itself for how long it is not to be checked.
+    """
+
+    __slots__ = (
+        "by",
+        "checks",
+        "due",
+        "ending",
+        "is_immune",
+        "log_offset",
+        "placed",
+        "places",
+        "queue_offset",
+        "since_ms",
+    )  # fmt: skip
+
+    def __init__(
+        self, queue_offset: int, log_offset: int, *, since_ms: int, due: float, placed: float, is_immune: bool,
+        checks: int = 0, by: str = "",
+    ) -> None:  # fmt: skip
+        self.queue_offset = queue_offset
+        self.log_offset = log_offset
+        self.since_ms = since_ms
+        self.due = due
+        self.placed = placed
+        self.is_immune = is_immune
+        self.checks = checks
+        self.by = by
+        self.places: list[int] = []
+        """Queue offsets that it had before."""
+        self.ending = False
+        """Its end is in the log, and not yet known to be durable."""
+
+
+class HalfMessages:
+    """The open transactions of one broker."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        puts: PutStage,
+        topics: TopicTable,
+        offsets: OffsetTable,
+        options: BrokerOptions,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._puts = puts
+        self._topics = topics
+        self._offsets = offsets
+        self._clock = clock
+        self._immunity = options.transaction_time_out / 1000
+        self._shares = PeerShares(
+            options.max_half_messages, options.max_half_messages_per_address, "max-half-messages", "half messages",
+            "open", soon=True,
+        )  # fmt: skip
+        self._open: dict[int, Half] = {}
+        self._before: dict[int, Half] = {}  # by the places they had
+        self._owed: list[int] = []  # marks that a crash has cut off, while the disk takes none
+        self._mark_read = (0, 0)  # marks before the first number are of halves before the second
+        self._uniq_ids = UniqIdGenerator(clock.random)
+        self._log = RareLog(_log)
+        self.committed = self.rolled_back = self.given_up = self.dropped = 0
+        """How many transactions were ended so in this run; dropped: committed for a topic that is deleted."""
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def refused(self) -> int:
+        """How many half messages were refused because too many are open."""
+        return self._shares.refused
+
+    def find(self, queue_offset: int) -> Half | None:
+        """The open transaction whose half message is, or was, at an offset of its queue."""
+        half = self._open.get(queue_offset) or self._before.get(queue_offset)
+        return None if half is None or half.ending else half
+
+    def is_open(self, half: Half) -> bool:
+        """Whether it has not ended meanwhile."""
+        return not half.ending and self._open.get(half.queue_offset) is half
+
+    def due(self, now: float) -> list[Half]:
+        """Those that may be checked, in the order of their queue."""
+        found = [half for half in self._open.values() if half.due <= now and not half.ending]
+        return sorted(found, key=lambda half: half.queue_offset)
+
+    def immune(self, placed_before: float) -> list[Half]:
+        """Those that lie in one place for long because they are not to be checked yet."""
+        return [half for half in self._open.values() if half.placed < placed_before and not half.ending]
+
+    # --- steps -------------------------------------------------------------------------------------------------------
+
+    def put(self, message: StoredMessage, uniq_key: bytes, by: str) -> PutResult:
+        """Begin a transaction; ``by`` is the address of who asks. Raises as a put does, and LimitError."""
+        self._shares.check(by)
+        result = self._puts.put(half_of(message, uniq_key), PutOrigin.SEND)
+        seconds, now = immunity_seconds(message.properties), self._clock.monotonic()
+        half = Half(
+            result.queue_offset, result.commit_log_offset, since_ms=result.store_timestamp_ms,
+            due=now + (self._immunity if seconds is None else seconds), placed=now, is_immune=seconds is not None,
+            by=by,
+        )  # fmt: skip
+        if (gone := self._open.get(half.queue_offset)) is not None:  # taken back, and nobody was told
+            self.forget(gone)
+        self._open[half.queue_offset] = half
+        self._shares.add(by)
+
+        def settled(error: BaseException | None) -> None:
+            if isinstance(error, StoreFullError) and self._open.get(half.queue_offset) is half:
+                self.forget(half)
+
+        self._when_settled(result.end_offset, settled)
+        return result
+
+    def commit(self, half: Half, message: MessageExt) -> int:
+        """Store what consumers get; ``message`` is the half as it was read. Where the end stands in the log.
+
+        Raises as a put does, InvalidMessageError for a half that does not say where it is to go: nothing has changed.
+        """
+        topic, _ = real_topic(message)
+        if self._topics.get(topic) is None and self._store.was_deleted(topic):
+            self._log.tell(
+                logging.WARNING, self._clock.monotonic(), "deleted",
+                "transaction %s is committed, and its message dropped: topic %s was deleted", message.msg_id, topic,
+            )  # fmt: skip
+            return self._end(half, None, "dropped")
+        return self._end(half, (committed(message, half.log_offset), PutOrigin.COMMIT), "committed")
+
+    def roll_back(self, half: Half) -> int:
+        """Nobody gets the message. Where the end stands in the log. Raises as a put does: nothing has changed."""
+        return self._end(half, None, "rolled_back")
+
+    def give_up(self, half: Half, message: MessageExt) -> int:
+        """Keep the message aside, for nobody could tell what became of its transaction. As :meth:`commit`."""
+        self.show_given_up()
+        return self._end(half, (given_up(message), PutOrigin.DELIVERY), "given_up")
+
+    def show_given_up(self) -> None:
+        """Have the topic of what is given up known, so that it can be read."""
+        try:
+            self._topics.create_for_group(TRANS_CHECK_MAX_TIME_TOPIC, 1)
+        except LimitError as error:  # the messages are stored all the same; the next one tries again
+            self._log.tell(
+                logging.ERROR, self._clock.monotonic(), "topic", "what is given up cannot be read now: %s", error
+            )
+
+    def renew(self, half: Half, message: MessageExt, *, checked: bool) -> int:
+        """Store a copy of the half, which counts from now on: one that is checked once more, or was only moved.
+
+        Where the copy's mark stands in the log. Raises as a put does.
+        """
+        checks = half.checks + 1 if checked else None
+        copy, mark = self._put_together(half, (copy_of_half(message, checks=checks), PutOrigin.DELIVERY))
+        before = (half.queue_offset, half.log_offset, half.checks, half.placed)
+        self._take_place(half, copy.queue_offset, copy.commit_log_offset)
+        half.checks = half.checks if checks is None else checks
+        half.placed = self._clock.monotonic()
+
+        def settled(error: BaseException | None) -> None:
+            if isinstance(error, StoreFullError) and self._open.get(copy.queue_offset) is half:
+                del self._open[copy.queue_offset]
+                half.places.pop()
+                half.queue_offset, half.log_offset, half.checks, half.placed = before
+                self._before.pop(half.queue_offset, None)
+                self._open[half.queue_offset] = half
+
+        self._when_settled(mark.end_offset, settled)
+        return mark.end_offset
+
+    def _take_place(self, half: Half, queue_offset: int, log_offset: int) -> None:
+        del self._open[half.queue_offset]
+        self._before[half.queue_offset] = half
+        half.places.append(half.queue_offset)
+        if len(half.places) > PLACES_KEPT:
+            self._before.pop(half.places.pop(0), None)
+        half.queue_offset, half.log_offset = queue_offset, log_offset
+        self._open[queue_offset] = half
+
+    def forget(self, half: Half) -> None:
+        """It is open no more: it has ended, or its record is gone from the log."""
+        if self._open.get(half.queue_offset) is half:
+            del self._open[half.queue_offset]
+            self._shares.add(half.by, -1)
+        for place in half.places:
+            if self._before.get(place) is half:
+                del self._before[place]
+
+    def _end(self, half: Half, instead: tuple[StoredMessage, PutOrigin] | None, count: str) -> int:
+        *_, mark = self._put_together(half, instead)
+        half.ending = True
+
+        def settled(error: BaseException | None) -> None:
+            if error is None:
+                setattr(self, count, getattr(self, count) + 1)
+                self.forget(half)
+            elif isinstance(error, StoreFullError):  # all of it was taken back
+                half.ending = False
+
+        self._when_settled(mark.end_offset, settled)
+        return mark.end_offset
+
+    def _put_together(self, half: Half, instead: tuple[StoredMessage, PutOrigin] | None) -> list[PutResult]:
+        mark = (self._mark(half.queue_offset), PutOrigin.DELIVERY)
+        return self._puts.put_together([mark] if instead is None else [instead, mark])
+
+    def _mark(self, queue_offset: int) -> StoredMessage:
+        now = self._clock.time_ms()
+        return mark_of_done(queue_offset, now, self._store.store_host, self._uniq_ids.next(now))
+
+    def _when_settled(self, end_offset: int, told: Callable[[BaseException | None], None]) -> None:
+        """Have ``told`` called when what was put just now is durable, or was taken back, or never will be durable."""
+
+        def flushed(error: BaseException | None) -> None:
+            if isinstance(error, TimeoutError | StoreStalledError):  # it is in the log still, and waits for the disk
+                self._store.when_durable(end_offset, flushed)
+            else:
+                told(error)
+
+        self._store.when_durable(end_offset, flushed)
+
+    # --- offsets ----------------------------------------------------------------------------------------------------
+
+    def commit_offsets(self) -> None:
+        """Note how far half messages and marks are done with; everything put so far is durable."""
+        end = self._store.max_offset(TRANS_HALF_TOPIC, 0)
+        first = min(min(self._open, default=end), end)
+        marks, halves = self._mark_read
+        if first >= halves:
+            self._keep(TRANS_OP_HALF_TOPIC, marks)
+            self._mark_read = self._store.max_offset(TRANS_OP_HALF_TOPIC, 0), end
+        self._keep(TRANS_HALF_TOPIC, first)
+
+    def _keep(self, topic: str, offset: int) -> None:
+        known = self._offsets.get(TRANSACTION_GROUP, topic, 0)
+        if known is None or known < offset:
+            try:
+                self._offsets.commit(TRANSACTION_GROUP, topic, 0, offset)
+            except LimitError as error:  # the next start reads more of them
+                self._log.tell(logging.WARNING, self._clock.monotonic(), "offsets", "%s", error)
+
+    def _first(self, topic: str) -> int:
+        kept = self._offsets.get(TRANSACTION_GROUP, topic, 0) or 0
+        return max(self._store.min_offset(topic, 0), kept)
+
+    # --- start -------------------------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Find what is open, and write the mark that a crash may have cut off. Nothing else is put before."""
+        first = self._first(TRANS_HALF_TOPIC)
+        self._mark_read = (self._first(TRANS_OP_HALF_TOPIC), first)
+        done: set[int] = set()
+        async for mark in self._read(TRANS_OP_HALF_TOPIC, self._mark_read[0], frozenset()):
+            done.update(offset for offset in done_offsets(mark) if offset >= first)
+        async for message in self._read(TRANS_HALF_TOPIC, first, done):
+            half = self._loaded(message)
+            self._open[half.queue_offset] = half
+            self._shares.add("")
+        if (report := self._store.report) is not None and not report.clean:
+            await self._finish_cut_off(report.last_record)
+        if self._open:
+            _log.info("%d transactions are open", len(self._open))
+        self._store.on_state_change.append(self._write_owed)
+
+    def end(self) -> None:
+        """The store is about to be closed."""
+        if self._write_owed in self._store.on_state_change:
+            self._store.on_state_change.remove(self._write_owed)
+
+    async def _read(self, topic: str, offset: int, left_out: set[int] | frozenset[int]) -> AsyncIterator[MessageExt]:
+        end = self._store.max_offset(topic, 0)
+        while offset < end:
+            if offset in left_out:
+                offset += 1
+                continue
+            found = await self._store.fetch(topic, 0, offset, READ_AT_ONCE)
+            for record in found.records:
+                message = decode_message(record, decompress=False)[0]
+                if message.queue_offset not in left_out:
+                    yield message
+            if found.next_begin_offset <= offset:
+                return
+            offset = found.next_begin_offset
+
+    def _loaded(self, message: MessageExt) -> Half:
+        text = message.raw_properties
+        now_ms, now = self._clock.time_ms(), self._clock.monotonic()
+        own, checks = immunity_seconds(text), check_times(text)
+        since_ms = min(message.born_timestamp_ms, message.store_timestamp_ms)  # copies keep the time of birth alone
+        seconds = self._immunity if own is None else own
+        wait = 0.0 if checks else min(seconds, max(0.0, seconds - (now_ms - since_ms) / 1000))
+        return Half(
+            message.queue_offset, message.commit_log_offset, since_ms=since_ms, due=now + wait, placed=now,
+            is_immune=own is not None, checks=checks,
+        )  # fmt: skip
+
+    async def _finish_cut_off(self, last_record: int) -> None:
+        """Write the mark that belongs behind the last record, if it has taken the place of a half that is open."""
+        record = await self._store.read_record(last_record)
+        if record is None:
+            return
+        last = decode_message(record, decompress=False)[0]
+        prepared = last.prepared_transaction_offset
+        half = next((each for each in self._open.values() if each.log_offset == prepared), None)
+        if half is None or prepared == last_record or (before := await self._store.read_record(prepared)) is None:
+            return
+        if not takes_place_of(last, decode_message(before, decompress=False)[0]):  # 0 may be an offset, or say nothing
+            return
+        self.forget(half)
+        self._owed.append(half.queue_offset)
+        self._write_owed()
+
+    def _write_owed(self) -> None:
+        """Write what is owed, as soon as the store takes it: before it takes anything else."""
+        owed, self._owed = self._owed, []
+        for number, queue_offset in enumerate(owed):
+            try:
+                result = self._puts.put_together([(self._mark(queue_offset), PutOrigin.DELIVERY)])[-1]
+            except StoreError as error:
+                _log.debug("the mark of half message %d waits: %s", queue_offset, error)
+                self._owed += owed[number:]
+                return
+
+            def settled(error: BaseException | None, queue_offset: int = queue_offset) -> None:
+                if isinstance(error, StoreFullError):
+                    self._owed.append(queue_offset)
+
+            self._when_settled(result.end_offset, settled)

@@ -1,0 +1,194 @@
+"""Asking producers about transactions of which nothing was heard: when, whom, how often, and what is given up.
+
+Every ``transactionCheckInterval`` there is a round. A half message that is due, ``transactionTimeOut`` after it was
+sent or after as many seconds as it says itself, is stored once more with a further check counted; when that is durable
+one producer of its group is asked (39), in turn among those that are connected. Who is not there is not asked: the
+check counts all the same. After ``transactionCheckMax`` checks, or when it is older than messages are kept, it is
+given up. How each step is stored is ``half_messages``' part, what producers answer ``handlers.transactions``'.
+
+Source: Apache RocketMQ 5.x ``TransactionalMessageServiceImpl.check``, ``AbstractTransactionalMessageCheckListener``,
+``ProducerManager.getAvailableChannel``. Unlike there ages go by this broker's clock alone: a producer whose clock is
+wrong is not asked at once, or never.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from rocketbox.broker.clients import ProducerTable
+from rocketbox.broker.half_messages import Half, HalfMessages
+from rocketbox.broker.options import BrokerOptions
+from rocketbox.broker.property_text import find_property
+from rocketbox.broker.store.message_store import MessageStore
+from rocketbox.broker.transaction_records import check_request
+from rocketbox.clock import Clock
+from rocketbox.errors import (
+    ConnectionClosedError,
+    InvalidMessageError,
+    RemoteProtocolError,
+    StoreError,
+    StoreFailedError,
+    StoreStalledError,
+)
+from rocketbox.message import MessageExt
+from rocketbox.protocol.codes import TRANS_HALF_TOPIC
+from rocketbox.protocol.stored_message import decode_message
+from rocketbox.rare_log import RareLog
+from rocketbox.remoting.connection import Connection
+
+__all__ = ["TransactionChecks"]
+
+_log = logging.getLogger(__name__)
+
+BATCH = 32  # half messages that are checked together
+MOVED_AFTER = 600.0  # seconds: one that is immune for longer is moved to the end of its queue, which it holds up
+
+
+class TransactionChecks:
+    """Checks of one broker's transactions; :meth:`run` is its task."""
+
+    def __init__(
+        self,
+        halves: HalfMessages,
+        store: MessageStore,
+        producers: ProducerTable[Connection],
+        options: BrokerOptions,
+        clock: Clock,
+    ) -> None:
+        self._halves = halves
+        self._store = store
+        self._producers = producers
+        self._broker_name = options.broker_name
+        self._interval = options.transaction_check_interval / 1000
+        self._most = options.transaction_check_max
+        self._longest_ms = options.store.file_reserved_ms
+        self._clock = clock
+        self._turn = 0
+        self._log = RareLog(_log)
+        self.asked = 0
+        """How often a producer was asked, in this run."""
+        self.unasked = 0
+        """How often there was none to ask, or none that reads."""
+
+    async def run(self) -> None:
+        """A round every ``transactionCheckInterval``, for ever."""
+        while True:
+            await self._clock.sleep(self._interval)
+            try:
+                await self.round()
+            except StoreFailedError as error:
+                _log.error("transactions are not checked any more: %s", error)
+                return
+            except (StoreError, OSError) as error:  # no room now, or a file that cannot be read: the next round tries
+                _log.debug("the checks of transactions wait: %s", error)
+
+    async def round(self) -> None:
+        """Check what is due. Raises StoreError, OSError: the rest waits for the next round."""
+        now = self._clock.monotonic()
+        due = self._halves.due(now)
+        for start in range(0, len(due), BATCH):
+            await self._check(due[start : start + BATCH])
+        moved = self._halves.immune(now - MOVED_AFTER)
+        for start in range(0, len(moved), BATCH):
+            await self._move(moved[start : start + BATCH])
+        self._halves.commit_offsets()
+
+    async def _check(self, halves: Sequence[Half]) -> None:
+        checked: list[tuple[Half, MessageExt]] = []
+        end = 0
+        for half in halves:
+            message = await self._read(half)
+            if message is None:
+                continue
+            try:
+                if half.checks >= self._most or self._clock.time_ms() - half.since_ms > self._longest_ms:
+                    end = self._halves.give_up(half, message)
+                    self._log.tell(
+                        logging.ERROR, self._clock.monotonic(), "given up",
+                        "transaction %s of topic %s is given up after %d checks: its message is kept in "
+                        "TRANS_CHECK_MAX_TIME_TOPIC and reaches nobody", message.msg_id,
+                        (find_property(message.raw_properties, b"REAL_TOPIC") or b"").decode(errors="replace"),
+                        half.checks,
+                    )  # fmt: skip
+                else:
+                    end = self._halves.renew(half, message, checked=True)
+                    checked.append((half, message))
+            except InvalidMessageError as error:  # it was stored before, and a foreign store may hold anything
+                self._log.tell(
+                    logging.ERROR, self._clock.monotonic(), "invalid",
+                    "half message %d cannot be stored again, and is not checked: %s", half.queue_offset, error,
+                )  # fmt: skip
+        await self._durable(end)
+        for half, message in checked:
+            if self._halves.is_open(half):
+                self._ask(half, message)
+
+    async def _move(self, halves: Sequence[Half]) -> None:
+        end = 0
+        for half in halves:
+            message = await self._read(half)
+            if message is not None:
+                end = self._halves.renew(half, message, checked=False)
+        await self._durable(end)
+
+    async def _durable(self, end: int) -> None:
+        """Return when the log is safe up to there. Raises StoreError when some of it was taken back."""
+        while True:
+            try:
+                await self._store.durable(end)
+                return
+            except (TimeoutError, StoreStalledError):
+                _log.warning("checks of transactions wait for a slow disk")
+
+    async def _read(self, half: Half) -> MessageExt | None:
+        """The half as it lies in the log; None when it has ended meanwhile, or cannot be had."""
+        if half.log_offset >= self._store.max_commit_log_offset:
+            return None  # not written yet
+        record = await self._store.read_record(half.log_offset)
+        if not self._halves.is_open(half):
+            return None
+        message = None
+        if record is not None:
+            try:
+                message = decode_message(record, decompress=False)[0]
+            except RemoteProtocolError as error:
+                _log.debug("half message %d: %s", half.queue_offset, error)
+        if message is None or message.topic != TRANS_HALF_TOPIC or message.queue_offset != half.queue_offset:
+            if half.log_offset < self._store.min_commit_log_offset:
+                self._halves.forget(half)
+            self._log.tell(
+                logging.ERROR, self._clock.monotonic(), "missing",
+                "half message %d is not where it was put, at %d of the commit log: its transaction cannot end",
+                half.queue_offset, half.log_offset,
+            )  # fmt: skip
+            return None
+        return message
+
+    def _ask(self, half: Half, message: MessageExt) -> None:
+        """Ask one producer of the group; one that is gone, or reads nothing, is not asked."""
+        group = (find_property(message.raw_properties, b"PGROUP") or b"").decode(errors="replace")
+        members = [each for each in self._producers.channels(group) if not each.closed and not each.congested]
+        if not members:
+            self.unasked += 1
+            self._log.tell(
+                logging.WARNING, self._clock.monotonic(), "nobody",
+                "transaction %s waits for its end, and no producer of group %r is connected that could be asked "
+                "(check %d of %d)", message.msg_id, group[:100], half.checks, self._most,
+            )  # fmt: skip
+            return
+        self._turn += 1
+        member = members[self._turn % len(members)]
+        try:
+            request = check_request(message, half.queue_offset, half.log_offset, half.checks, self._broker_name)
+            member.send_oneway(request)
+        except InvalidMessageError as error:
+            self.unasked += 1
+            self._log.tell(
+                logging.ERROR, self._clock.monotonic(), "unreadable",
+                "nobody can be asked about half message %d: %s", half.queue_offset, error,
+            )  # fmt: skip
+        except ConnectionClosedError:
+            self.unasked += 1
+        else:
+            self.asked += 1

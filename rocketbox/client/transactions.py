@@ -1,0 +1,352 @@
+"""Transactions: a message that consumers get if, and only if, work of its sender was done.
+
+    half message -> work -> commit or rollback
+
+The half message is stored first and nobody gets it. The work follows, a database's own transaction mostly, and then
+the broker is told, one-way, how it has ended. If it does not hear that, because the process died, the connection broke
+or the end is not known yet, it asks a producer of the group again and again (``transaction_checks``). So the end that
+counts is what the work has written; the message says so sooner or later. What can happen besides:
+
+=================================  =====================================================================
+the half message is not stored     the send's error is raised; the work does not begin
+it is stored, less safely than     it is rolled back and NotDurableError raised, unless accept_weak_ack
+asked
+the half was sent twice            (a try that timed out had stored it) nobody ends the first one: it is
+                                   checked, and if its work was done consumers get the message twice
+``async with``: an exception       rolled back, and raised
+``send_in_transaction``: an        not known: the checker decides, and it is raised (Apache's rule; work
+exception                          that has rolled back returns ROLLBACK)
+a cancellation, a kill             not known: the checker decides
+=================================  =====================================================================
+
+Source: Apache RocketMQ 5.x ``TransactionMQProducer``, ``DefaultMQProducerImpl.sendMessageInTransaction``,
+``endTransaction``, ``checkTransactionState``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Protocol, Self
+from weakref import WeakValueDictionary
+
+import anyio
+
+from rocketbox.blocking import run_blocking
+from rocketbox.client.api.transactions import end_transaction
+from rocketbox.client.checks import check_size
+from rocketbox.client.instance import MQClientInstance
+from rocketbox.client.queue_choice import QueueTarget
+from rocketbox.client.sending import Sender
+from rocketbox.client.transaction_checks import TransactionCheckers, is_async, name_of
+from rocketbox.errors import (
+    ClientError,
+    ClientStateError,
+    InvalidMessageError,
+    NotDurableError,
+    RocketBoxError,
+)
+from rocketbox.message import LocalTransactionState, Message, MessageExt, SendResult
+from rocketbox.protocol.codes import MessageSysFlag
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.headers import CheckTransactionStateRequestHeader
+from rocketbox.protocol.prepared_sends import SendRequest, with_sys_flag
+from rocketbox.remoting.connection import Connection
+
+__all__ = ["LocalWork", "Transaction", "TransactionSendResult", "Transactions"]
+
+_log = logging.getLogger(__name__)
+
+HALF = int(MessageSysFlag.TRANSACTION_PREPARED)
+CHECK_ANSWER_TIMEOUT = 3.0  # seconds; Apache's
+OFFSET_DIGITS = 16  # of an offset message id: the commit-log offset, in hex
+SHOWN_CHARACTERS = 200  # of an exception, in what the broker's log is told
+
+
+class SendHalf(Protocol):
+    """Sends a half message as the producer sends: through its middlewares, with its tries."""
+
+    def __call__(
+        self, transaction: Transaction, timeout: float | None, queue: QueueTarget | None, /
+    ) -> Awaitable[SendResult]: ...
+
+
+class Transaction:
+    """One message and the work it goes with: ``async with producer.transaction(message) as tx: ...``.
+
+    Entering stores the half message, raising as a send does when it is not stored. Leaving commits; with an exception
+    it rolls back and the exception goes on; with a cancellation it does neither, and the producer's checker decides.
+    :meth:`rollback` and :meth:`unknown` say otherwise beforehand.
+    """
+
+    def __init__(
+        self, transactions: Transactions, message: Message, timeout: float | None, queue: QueueTarget | None
+    ) -> None:
+        self.message = message
+        self._transactions = transactions
+        self._timeout = timeout
+        self._queue = queue
+        self._result: SendResult | None = None
+        self._said: LocalTransactionState | None = None
+        self._state: LocalTransactionState | None = None
+        self._told: list[Callable[[LocalTransactionState], object]] = []
+
+    @property
+    def result(self) -> SendResult:
+        """What the broker answered to the half message. Raises ClientStateError before it is sent."""
+        if self._result is None:
+            raise ClientStateError("the transaction has not begun: write async with around it")
+        return self._result
+
+    @property
+    def transaction_id(self) -> str:
+        """What the transaction is called: the id that consumers and the checker know the message by (``msg_id``)."""
+        return self.result.msg_id
+
+    @property
+    def state(self) -> LocalTransactionState | None:
+        """How it has ended, as the broker was told; None: it has not."""
+        return self._state
+
+    def on_end(self, told: Callable[[LocalTransactionState], object]) -> None:
+        """Have ``told`` called with how it has ended, when the broker is told: UNKNOWN may be followed by another.
+
+        For middlewares, which find it in their context.
+        """
+        self._told.append(told)
+
+    def rollback(self) -> None:
+        """Roll back at the end, however the block is left."""
+        self._said = LocalTransactionState.ROLLBACK
+
+    def unknown(self) -> None:
+        """Leave it to the checker at the end, however the block is left: where an exception does not say that the work
+        was not done, as when the connection breaks while a database commits."""
+        self._said = LocalTransactionState.UNKNOWN
+
+    async def __aenter__(self) -> Self:
+        await self.begin()
+        return self
+
+    async def begin(self) -> None:
+        """Store the half message."""
+        if self._result is not None:
+            raise ClientStateError("a transaction begins once; make another one for another message")
+        self._result = await self._transactions.send_half(self, self._timeout, self._queue)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and not isinstance(error, Exception):
+            self.has_ended(LocalTransactionState.UNKNOWN)  # the process ends, or this task: nothing is awaited for it
+            return
+        state = self._said
+        if state is None:
+            state = LocalTransactionState.COMMIT if error is None else LocalTransactionState.ROLLBACK
+        await self.end(state, error)
+
+    async def end(self, state: LocalTransactionState, error: Exception | BaseException | None = None) -> None:
+        """Tell the broker. A failure to do so is logged: the broker asks then."""
+        self.has_ended(state)
+        await self._transactions.end(self, state, error)
+
+    def has_ended(self, state: LocalTransactionState) -> None:
+        """The broker is told now, by the end of the work or because it has asked."""
+        self._state = state
+        for told in self._told:
+            told(state)
+
+    def __repr__(self) -> str:
+        state = "not begun" if self._result is None else "open" if self._state is None else self._state.name
+        return f"Transaction({self.message.topic!r}, {state})"
+
+
+LocalWork = Callable[[Transaction], "Awaitable[LocalTransactionState] | LocalTransactionState"]
+"""The work of ``send_in_transaction``: an ``async def``, or a ``def``, which is called in a thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSendResult:
+    """What became of a message that was sent in a transaction: the half message's result, and what the work said."""
+
+    result: SendResult
+    state: LocalTransactionState
+
+    @property
+    def transaction_id(self) -> str:
+        """The id that consumers and the checker know the message by."""
+        return self.result.msg_id
+
+
+class Transactions:
+    """Those of one producer."""
+
+    def __init__(self, group: str, instance: MQClientInstance, sender: Sender, send_half: SendHalf) -> None:
+        self._group = group
+        self._instance = instance
+        self._sender = sender
+        self._send_half = send_half
+        self._greeted: set[str] = set()  # brokers that know this producer, so that they can ask it
+        self._begun: WeakValueDictionary[str, Transaction] = WeakValueDictionary()  # by id; of those somebody holds
+        self.checkers = TransactionCheckers(group, instance.tasks, instance.clock)
+        self.unanswered = 0
+        """How many questions were left to be asked again: for want of room, or of a checker that could tell."""
+
+    # --- what the producer sends -------------------------------------------------------------------------------------
+
+    def request(self, message: Message) -> SendRequest:
+        """The half message of a message. Raises InvalidMessageError."""
+        request = self._sender.request(message)
+        group = self._instance.namespace.wrap(self._group)
+        request.properties = check_size(request.properties + f"TRAN_MSG\x01true\x02PGROUP\x01{group}\x02".encode())
+        request.numbers = with_sys_flag(request.numbers, HALF)
+        return request
+
+    async def send_half(self, transaction: Transaction, timeout: float | None, queue: QueueTarget | None) -> SendResult:
+        """Store a half message whose broker can ask this producer about it. Raises as a send does."""
+        message = transaction.message
+        self._sender.check_open()
+        self._check(message)
+        seconds = self._sender.options.send_message_timeout if timeout is None else timeout
+        await self._greet(message.topic, seconds)
+        try:
+            result = await self._send_half(transaction, timeout, queue)
+        except NotDurableError as error:
+            transaction.has_ended(LocalTransactionState.ROLLBACK)
+            await self._tell(error.result, message.topic, LocalTransactionState.ROLLBACK, None)
+            raise
+        self._begun[result.msg_id] = transaction
+        return result
+
+    def _check(self, message: Message) -> None:
+        if not isinstance(message, Message):
+            raise InvalidMessageError(f"a {type(message).__name__} cannot be sent; make a Message of it")
+        if message.delay_level or message.delay is not None or message.deliver_at is not None:
+            raise InvalidMessageError(
+                f"the message to {message.topic!r} has a delay, which RocketMQ does not take in a transaction: "
+                "send it without one"
+            )
+        topic = self._instance.namespace.unwrap(message.topic) if isinstance(message.topic, str) else ""
+        self.checkers.expect(topic, message.tag)
+
+    async def _greet(self, topic: str, timeout: float) -> None:
+        """Tell the topic's brokers of this producer, once: a heartbeat may not have come there yet."""
+        topic = self._instance.namespace.unwrap(topic)
+        lanes = self._sender.lanes.get(topic)
+        if lanes is not None and lanes.brokers <= self._greeted:
+            return
+        with self._instance.clock.move_on_after(timeout):
+            if lanes is None:
+                lanes = await self._sender.lanes.find(topic, timeout)
+            for name in sorted(lanes.brokers - self._greeted):
+                await self._instance.heartbeat_now(broker_name=name)
+                self._greeted.add(name)
+
+    async def end(self, transaction: Transaction, state: LocalTransactionState, error: BaseException | None) -> None:
+        """Tell the broker how a transaction has ended; never raises but what cancels."""
+        await self._tell(transaction.result, transaction.message.topic, state, error)
+
+    async def _tell(
+        self, result: SendResult, topic: str, state: LocalTransactionState, error: BaseException | None
+    ) -> None:
+        instance = self._instance
+        timeout = self._sender.options.send_message_timeout
+        remark = None if error is None else f"the local work raised {_shown(error)}"
+        try:
+            with anyio.CancelScope(shield=True), instance.clock.move_on_after(timeout):
+                instance.check_running(f"producer {self._group}")
+                await end_transaction(
+                    instance.remoting, instance.broker_address(result.broker_name), state,
+                    group=self._group, topic=topic, queue_offset=result.queue_offset,
+                    commit_log_offset=int(result.offset_msg_id[-OFFSET_DIGITS:], 16), msg_id=result.msg_id,
+                    transaction_id=result.transaction_id or result.msg_id, broker_name=result.broker_name,
+                    remark=remark, timeout=timeout,
+                )  # fmt: skip
+        except (RocketBoxError, ValueError) as failure:
+            _log.warning(
+                "broker %s was not told of the %s of transaction %s, and will ask: %s",
+                result.broker_name, state.name, result.msg_id, failure,
+            )  # fmt: skip
+
+    async def run(
+        self, message: Message, work: LocalWork, timeout: float | None, queue: QueueTarget | None
+    ) -> TransactionSendResult:
+        """Send a half message, do the work, and tell the broker what it returned."""
+        transaction = Transaction(self, message, timeout, queue)
+        await transaction.begin()
+        try:
+            said = work(transaction) if is_async(work) else await run_blocking(work, transaction)
+            if inspect.isawaitable(said):
+                said = await said
+            if not isinstance(said, LocalTransactionState):
+                raise ClientError(
+                    f"the work of transaction {transaction.transaction_id}, {name_of(work)}, returned {said!r}; it "
+                    "must return a LocalTransactionState. The checker decides what becomes of the message"
+                )
+        except Exception as error:
+            await transaction.end(LocalTransactionState.UNKNOWN, error)
+            raise
+        await transaction.end(said)
+        return TransactionSendResult(transaction.result, said)
+
+    # --- what brokers ask --------------------------------------------------------------------------------------------
+
+    def check(self, connection: Connection, request: RemotingCommand, message: MessageExt) -> None:
+        """A broker asks what became of a transaction: have the checker look, and tell it."""
+        checkers, clock = self.checkers, self._instance.clock
+        route = checkers.find(message.topic, message.tag)
+        if route is None:
+            self.unanswered += 1
+            checkers.log.tell(
+                logging.WARNING, clock.monotonic(), "nobody",
+                "the broker at %s asks what became of transaction %s to %s:%s, and producer %s has no checker for that",
+                connection.remote_address, message.msg_id, message.topic, message.tag, self._group,
+            )  # fmt: skip
+        elif not route.submit(partial(self._answer, route.ask, connection.remote_address, request, message)):
+            self.unanswered += 1
+            checkers.log.tell(
+                logging.WARNING, clock.monotonic(), "full",
+                "more is asked about transactions of producer %s than its checker answers (blocking-queue-size): "
+                "the broker will ask again", self._group,
+            )  # fmt: skip
+
+    async def _answer(
+        self,
+        ask: Callable[[MessageExt], Awaitable[LocalTransactionState]],
+        address: str,
+        request: RemotingCommand,
+        message: MessageExt,
+    ) -> None:
+        error: Exception | None = None
+        try:
+            state = await ask(message)
+        except Exception as raised:  # whatever it is: not known, and never committed by accident
+            state, error = LocalTransactionState.UNKNOWN, raised
+            self.unanswered += 1
+            self.checkers.log.tell(
+                logging.ERROR, self._instance.clock.monotonic(), "failed",
+                "the checker could not tell what became of transaction %s to %s: %s; the broker will ask again",
+                message.msg_id, message.topic, _shown(raised), error=raised,
+            )  # fmt: skip
+        if (begun := self._begun.get(message.msg_id)) is not None:
+            begun.has_ended(state)
+        try:
+            header = CheckTransactionStateRequestHeader.decode(request.ext_fields)
+            await end_transaction(
+                self._instance.remoting, address, state, group=self._group, topic=header.topic,
+                queue_offset=header.tran_state_table_offset, commit_log_offset=header.commit_log_offset,
+                msg_id=message.msg_id, transaction_id=header.transaction_id, broker_name=header.bname,
+                remark=None if error is None else f"the checker raised {_shown(error)}", from_check=True,
+                timeout=CHECK_ANSWER_TIMEOUT,
+            )  # fmt: skip
+        except RocketBoxError as failure:
+            _log.warning("the broker at %s was not told of transaction %s: %s", address, message.msg_id, failure)
+
+
+def _shown(error: BaseException) -> str:
+    text = f"{type(error).__name__}: {error}"[:SHOWN_CHARACTERS]
+    return text.encode(errors="replace").decode()

@@ -1,0 +1,131 @@
+"""Transactions: our producer on Apache's brokers, and Apache's on ours, with every way to end and a check for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from rocketbox.client import Admin, Producer, ProducerOptions
+from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
+from rocketbox.message import LocalTransactionState, Message, MessageExt
+from tests.conformance.apache import EACH_VERSION, apache_servers
+from tests.conformance.java_program import JavaProgram
+from tests.support.broker.broker_process import BrokerProcess
+
+pytestmark = [pytest.mark.apache, pytest.mark.smoke]
+
+SECONDS = 90.0
+OURS = {"transaction-time-out": 2000, "transaction-check-interval": 1000}
+SEND = ProducerOptions(send_message_timeout=12.0)
+COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK, LocalTransactionState.UNKNOWN
+
+
+@pytest.fixture(scope="module", params=["embedded", *EACH_VERSION])
+def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A name server whose broker asks soon: Apache's not more often than every 3 s, its ends are written so late."""
+    folder = tmp_path_factory.mktemp("transactions")
+    if request.param == "embedded":
+        options = EmbeddedOptions(data_dir=folder, port=0, name_server_port=0, broker=dict(OURS))
+        with EmbeddedServers.in_thread(options) as embedded:
+            yield embedded.name_server_address
+    else:
+        with apache_servers(
+            folder, request.param, keeps_store=False, transactionTimeOut=4000, transactionCheckInterval=3000
+        ) as apache:
+            yield apache.name_server
+
+
+class Book:
+    """What the work of transactions has written, by their ids."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, LocalTransactionState] = {}
+        self.asked: list[MessageExt] = []
+
+    async def check(self, message: MessageExt) -> LocalTransactionState:
+        self.asked.append(message)
+        assert message.transaction_id is not None
+        return self.states.get(message.transaction_id, UNKNOWN)
+
+
+async def bodies(admin: Admin, topic: str) -> list[bytes]:
+    """All messages of a topic that consumers may get, in no order."""
+    found = []
+    for queue in await admin.queues(topic):
+        end = await admin.max_offset(queue)
+        offset = await admin.min_offset(queue)
+        while offset < end:
+            pulled = await admin.pull(queue, offset)
+            found += [message.body for message in pulled.messages]
+            offset = pulled.next_begin_offset
+    return sorted(found)
+
+
+async def until_read(admin: Admin, topic: str, *expected: bytes) -> None:
+    with anyio.fail_after(SECONDS):
+        while await bodies(admin, topic) != sorted(expected):
+            await anyio.sleep(0.2)
+
+
+@pytest.mark.anyio
+async def test_every_end_of_a_transaction(servers: str, topic: str) -> None:
+    book = Book()
+
+    async def says_nothing(transaction: object) -> LocalTransactionState:
+        return UNKNOWN
+
+    async with (
+        Admin(name_server=servers) as admin,
+        Producer(f"p-{topic}", name_server=servers, options=SEND, transaction_checker=book.check) as producer,
+    ):
+        async with producer.transaction(Message(topic, b"committed", tag="A", keys=["k"])) as first:
+            book.states[first.transaction_id] = COMMIT
+        async with producer.transaction(Message(topic, b"rolled back")) as second:
+            book.states[second.transaction_id] = ROLLBACK
+            second.rollback()
+        for body, state in ((b"checked, committed", COMMIT), (b"checked, rolled back", ROLLBACK)):
+            transaction = producer.transaction(Message(topic, body))
+            await transaction.begin()
+            book.states[transaction.transaction_id] = state
+        large = producer.transaction(Message(topic, b"z" * 20_000))
+        await large.begin()
+        book.states[large.transaction_id] = COMMIT
+        sent = await producer.send_in_transaction(Message(topic, b"nobody knows"), says_nothing)
+        assert sent.state is UNKNOWN
+        await until_read(admin, topic, b"committed", b"checked, committed", b"z" * 20_000)
+        asked = {message.body: message for message in book.asked}
+        assert {b"checked, committed", b"z" * 20_000} <= asked.keys()
+        assert {message.topic for message in book.asked} == {topic}
+        viewed = await admin.view(first.result.offset_msg_id)
+        assert viewed.transaction_id == first.transaction_id
+
+
+@pytest.mark.parametrize("version", EACH_VERSION)
+def test_apaches_producer_on_the_embedded_broker(version: str, topic: str, tmp_path: Path) -> None:
+    settings = [f"--{name}={value}" for name, value in OURS.items()]
+    with (
+        BrokerProcess(tmp_path / "store", *settings) as broker,
+        JavaProgram(
+            "rocketbox.Transactions", broker.name_server, f"p-{topic}", topic, options=("-Xmx256m",), version=version
+        ) as java,
+    ):
+        assert java.told.readline().strip() == "started"
+        states = {"commit": "COMMIT_MESSAGE", "rollback": "ROLLBACK_MESSAGE", "unknown": "UNKNOW"}
+        checked = []
+        for line in ("commit commit one", "rollback rollback two", "unknown commit three", "unknown rollback four"):
+            java.tell(line)
+            while not (answer := java.told.readline().strip()).startswith("sent "):
+                checked.append(answer)
+            assert answer.endswith(states[line.split()[0]])
+
+        async def read() -> None:
+            async with Admin(name_server=broker.name_server) as admin:
+                await until_read(admin, topic, b"one", b"three")
+
+        anyio.run(read)
+        while len(checked) < 2:
+            checked.append(java.told.readline().strip())
+        assert {tuple(each.split()[2:]) for each in checked} == {(topic, "three"), (topic, "four")}

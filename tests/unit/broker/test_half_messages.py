@@ -1,0 +1,367 @@
+"""Transactions at the broker: half messages that nobody sees, their ends, and the questions about those without one."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import pytest
+
+from rocketbox.broker.store.options import StoreOptions
+from rocketbox.clock import RealClock
+from rocketbox.message import MessageExt
+from rocketbox.protocol.codes import (
+    TRANS_CHECK_MAX_TIME_TOPIC,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+    TRANSACTION_GROUP,
+    MessageSysFlag,
+    RequestCode,
+)
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.stored_message import StoredMessage, decode_message
+from rocketbox.remoting.connection import Connection
+from rocketbox.storage.memory_storage import MemoryStorage
+from tests.support.broker.in_memory import BrokerWire, broker_in_memory
+from tests.support.broker.open_transactions import open_transactions
+from tests.support.clocks import VirtualClock, settle
+from tests.support.waiting import PATIENCE
+
+pytestmark = pytest.mark.anyio
+
+COMMIT, ROLL_BACK, UNKNOWN = 8, 12, 0
+SMALL = StoreOptions(
+    mapped_file_size_commit_log=1 << 16,
+    mapped_file_size_consume_queue=20_000,
+    max_hash_slot_num=100,
+    max_index_num=1000,
+    allocate_ahead=0,
+)
+
+
+async def half(wire: BrokerWire, name: str, properties: str = "", topic: str = "orders") -> dict[str, str]:
+    """Send a half message; the fields of a request that ends it."""
+    text = f"UNIQ_KEY\x01{name}\x02TRAN_MSG\x01true\x02PGROUP\x01payers\x02{properties}"
+    answer = await wire.send(topic, name.encode(), properties=text, a="payers", f=4)
+    assert answer.code == 0, answer.remark
+    fields = dict(answer.ext_fields)
+    assert fields["transactionId"] == name
+    return {
+        "producerGroup": "payers",
+        "tranStateTableOffset": fields["queueOffset"],
+        "commitLogOffset": str(int(fields["msgId"][-16:], 16)),
+        "msgId": name,
+        "transactionId": name,
+    }
+
+
+async def end(wire: BrokerWire, fields: dict[str, str], how: int, **more: object) -> RemotingCommand:
+    return await wire.broker(RequestCode.END_TRANSACTION, {**fields, "commitOrRollback": how, **more})
+
+
+async def bodies(wire: BrokerWire, topic: str = "orders") -> list[bytes]:
+    return [message.body for message in await wire.messages(topic)]
+
+
+async def test_a_half_message_is_read_when_it_is_committed_and_not_before() -> None:
+    async with broker_in_memory() as wire:
+        fields = await half(wire, "t1", "TAGS\x01paid\x02")
+        assert await bodies(wire) == []
+        (parked,) = await wire.messages(TRANS_HALF_TOPIC)
+        assert parked.properties["REAL_TOPIC"] == "orders"
+        assert parked.properties["REAL_QID"] == "0"
+        assert parked.properties["__transactionId__"] == "t1"
+        assert parked.sys_flag & MessageSysFlag.TRANSACTION_ROLLBACK == 0
+        assert (await end(wire, fields, COMMIT)).code == 0
+        (message,) = await wire.messages("orders")
+        assert (message.body, message.tag, message.msg_id) == (b"t1", "paid", "t1")
+        assert message.sys_flag & MessageSysFlag.TRANSACTION_ROLLBACK == MessageSysFlag.TRANSACTION_COMMIT
+        assert message.prepared_transaction_offset == int(fields["commitLogOffset"])
+        (mark,) = await wire.messages(TRANS_OP_HALF_TOPIC)
+        assert (mark.body, mark.tag) == (b"0,", "d")
+        assert len(wire.running.halves) == 0
+
+
+async def test_a_half_message_that_is_rolled_back_is_read_by_nobody() -> None:
+    async with broker_in_memory() as wire:
+        assert (await end(wire, await half(wire, "t1"), ROLL_BACK)).code == 0
+        assert await bodies(wire) == []
+        assert [mark.body for mark in await wire.messages(TRANS_OP_HALF_TOPIC)] == [b"0,"]
+
+
+async def test_a_transaction_ends_once() -> None:
+    """5.5.0 stores the message again with each commit."""
+    async with broker_in_memory() as wire:
+        fields = await half(wire, "t1")
+        assert (await end(wire, fields, COMMIT)).code == 0
+        for how in (COMMIT, ROLL_BACK):
+            again = await end(wire, fields, how)
+            assert again.code == 1
+            assert "has ended before" in (again.remark or "")
+        assert await bodies(wire) == [b"t1"]
+
+
+async def test_an_end_that_is_not_known_leaves_it_open() -> None:
+    async with broker_in_memory() as wire:
+        fields = await half(wire, "t1")
+        assert (await end(wire, fields, UNKNOWN)).code == 0
+        assert (await end(wire, fields, 5)).code == 1
+        assert len(wire.running.halves) == 1
+        assert (await end(wire, fields, COMMIT)).code == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"producerGroup": "others"}, "group wrong"),
+        ({"tranStateTableOffset": 1}, "table offset wrong"),
+        ({"commitLogOffset": 1}, "prepared transaction message failed"),
+        ({"commitLogOffset": 1 << 40}, "prepared transaction message failed"),
+        ({"commitLogOffset": -1}, "prepared transaction message failed"),
+    ],
+)
+async def test_an_end_that_names_another_half_message_is_refused(wrong: dict[str, object], words: str) -> None:
+    async with broker_in_memory() as wire:
+        fields = await half(wire, "t1")
+        refused = await end(wire, fields, COMMIT, **wrong)
+        assert refused.code == 1
+        assert words in (refused.remark or "")
+        assert await bodies(wire) == []
+
+
+async def test_an_end_that_names_an_ordinary_message_is_refused() -> None:
+    async with broker_in_memory() as wire:
+        sent = await wire.send("orders", b"plain", properties="PGROUP\x01payers\x02")
+        fields = {
+            "producerGroup": "payers", "tranStateTableOffset": 0,
+            "commitLogOffset": int(sent.ext_fields["msgId"][-16:], 16),
+        }  # fmt: skip
+        refused = await wire.broker(RequestCode.END_TRANSACTION, {**fields, "commitOrRollback": COMMIT})
+        assert refused.code == 1
+        assert await bodies(wire) == [b"plain"]
+
+
+async def test_an_end_after_the_immunity_of_a_message_is_left_to_the_check() -> None:
+    async with broker_in_memory() as wire:
+        fields = await half(wire, "t1", "CHECK_IMMUNITY_TIME_IN_SECONDS\x010\x02")
+        await anyio.sleep(0.002)
+        assert (await end(wire, fields, COMMIT)).code == 604
+        assert (await end(wire, fields, COMMIT, fromTransactionCheck="true")).code == 0
+
+
+@pytest.mark.parametrize("delay", ["DELAY\x013\x02", "TIMER_DELAY_SEC\x0110\x02"])
+async def test_a_half_message_with_a_delay_is_refused(delay: str) -> None:
+    async with broker_in_memory() as wire:
+        text = f"UNIQ_KEY\x01t1\x02TRAN_MSG\x01true\x02PGROUP\x01payers\x02{delay}"
+        refused = await wire.send("orders", properties=text)
+        assert refused.code == 13
+        assert "half message" in (refused.remark or "")
+
+
+async def test_half_messages_may_be_switched_off() -> None:
+    async with broker_in_memory(settings={"reject-transaction-message": True}) as wire:
+        refused = await wire.send("orders", properties="TRAN_MSG\x01true\x02PGROUP\x01payers\x02")
+        assert refused.code == 16
+        assert "sending transaction message is forbidden" in (refused.remark or "")
+
+
+async def test_open_transactions_are_limited() -> None:
+    async with broker_in_memory(settings={"max-half-messages": 2, "max-half-messages-per-address": 4}) as wire:
+        first = await half(wire, "t1")
+        await half(wire, "t2")
+        refused = await wire.send("orders", properties="TRAN_MSG\x01true\x02PGROUP\x01payers\x02")
+        assert refused.code == 2
+        assert "max-half-messages" in (refused.remark or "")
+        assert wire.running.halves.refused == 1
+        assert (await end(wire, first, ROLL_BACK)).code == 0
+        await half(wire, "t3")
+
+
+class Payers:
+    """A producer group's member at the other end of the wire."""
+
+    def __init__(self, wire: BrokerWire) -> None:
+        self.wire = wire
+        self.asked: list[RemotingCommand] = []
+        self.heard = anyio.Event()
+        wire.client.register_handler(RequestCode.CHECK_TRANSACTION_STATE, self._hear)
+
+    def _hear(self, connection: Connection, request: RemotingCommand) -> None:
+        self.asked.append(request)
+        self.heard.set()
+
+    async def join(self) -> None:
+        beat = {"clientID": "c", "producerDataSet": [{"groupName": "payers"}], "consumerDataSet": []}
+        assert (await self.wire.broker(RequestCode.HEART_BEAT, None, json.dumps(beat).encode())).code == 0
+
+    async def next(self) -> RemotingCommand:
+        with anyio.fail_after(PATIENCE):
+            await self.heard.wait()
+        self.heard = anyio.Event()
+        return self.asked[-1]
+
+
+async def test_a_producer_of_the_group_is_asked_and_its_answer_ends_the_transaction() -> None:
+    async with broker_in_memory(settings={"transaction-time-out": 0}) as wire:
+        await wire.send("orders", b"before")  # so that the half does not lie at 0
+        first = await half(wire, "t1", "TAGS\x01paid\x02")
+        payers = Payers(wire)
+        await payers.join()
+        await wire.running.transaction_checks.round()
+        asked = await payers.next()
+        fields = asked.ext_fields
+        assert asked.is_oneway
+        assert fields["topic"] == TRANS_HALF_TOPIC
+        assert fields["msgId"] == fields["transactionId"] == "t1"
+        assert fields["tranStateTableOffset"] == "1"
+        assert fields["bname"] == "broker-a"
+        message = decode_message(asked.body)[0]
+        assert (message.topic, message.body, message.tag) == ("orders", b"t1", "paid")
+        assert message.properties["TRANSACTION_CHECK_TIMES"] == "1"
+        assert message.commit_log_offset == int(fields["commitLogOffset"]) == int(fields["offsetMsgId"][-16:], 16)
+        copies = await wire.messages(TRANS_HALF_TOPIC)
+        assert [copy.properties.get("TRANSACTION_CHECK_TIMES") for copy in copies] == [None, "1"]
+        answer = {name: fields[name] for name in ("tranStateTableOffset", "commitLogOffset", "msgId", "transactionId")}
+        done = await end(wire, {"producerGroup": "payers", **answer}, COMMIT, fromTransactionCheck="true")
+        assert done.code == 0, done.remark
+        assert await bodies(wire) == [b"before", b"t1"]
+        assert (await end(wire, first, ROLL_BACK)).code == 1
+        await wire.running.transaction_checks.round()
+        assert len(payers.asked) == 1
+
+
+async def test_an_end_that_comes_after_a_check_was_sent_counts() -> None:
+    """It names the half message as it was sent, and not the copy that was checked."""
+    async with broker_in_memory(settings={"transaction-time-out": 0}) as wire:
+        first = await half(wire, "t1")
+        await wire.running.transaction_checks.round()
+        assert (await end(wire, first, COMMIT)).code == 0
+        assert await bodies(wire) == [b"t1"]
+        assert len(wire.running.halves) == 0
+
+
+async def test_what_nobody_can_tell_is_given_up_after_the_last_check_and_kept() -> None:
+    async with broker_in_memory(settings={"transaction-time-out": 0, "transaction-check-max": 3}) as wire:
+        fields = await half(wire, "t1")
+        for _ in range(3):
+            await wire.running.transaction_checks.round()
+        assert len(wire.running.halves) == 1
+        assert wire.running.transaction_checks.unasked == 3
+        await wire.running.transaction_checks.round()
+        assert await bodies(wire, TRANS_CHECK_MAX_TIME_TOPIC) == [b"t1"]
+        assert len(wire.running.halves) == 0
+        assert wire.running.halves.given_up == 1
+        assert (await end(wire, fields, COMMIT)).code == 1
+        assert await bodies(wire) == []
+
+
+async def test_a_commit_for_a_topic_that_was_deleted_meanwhile_is_dropped() -> None:
+    async with broker_in_memory() as wire:
+        await wire.send("orders", b"plain")
+        fields = await half(wire, "t1")
+        assert (await wire.broker(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})).code == 0
+        assert (await end(wire, fields, COMMIT)).code == 0
+        assert len(wire.running.halves) == 0
+        assert wire.running.halves.dropped == 1
+
+
+async def test_open_transactions_are_open_after_a_restart_and_ended_ones_are_not() -> None:
+    storage = MemoryStorage()
+    async with broker_in_memory(storage=storage) as wire:
+        ended, kept = await half(wire, "t1"), await half(wire, "t2")
+        assert (await end(wire, ended, COMMIT)).code == 0
+    async with broker_in_memory(storage=storage) as wire:
+        assert len(wire.running.halves) == 1
+        assert (await end(wire, ended, COMMIT)).code == 1
+        assert (await end(wire, kept, COMMIT)).code == 0
+        assert await bodies(wire) == [b"t1", b"t2"]
+
+
+async def test_checks_begin_after_the_time_out_and_come_in_intervals() -> None:
+    clock = VirtualClock()
+    async with broker_in_memory(clock=clock) as wire:
+        await half(wire, "t1")
+        checks = wire.running.transaction_checks
+        with anyio.fail_after(PATIENCE):
+            await clock.advance(29)
+            assert checks.unasked == 0
+            await clock.advance(2)
+            while checks.unasked < 1:  # the store writes the copy in a thread
+                await anyio.sleep(0.001)
+            await clock.advance(30)
+            while checks.unasked < 2:
+                await anyio.sleep(0.001)
+
+
+async def test_the_offsets_of_the_group_follow_what_is_done_with() -> None:
+    clock = VirtualClock()
+    async with open_transactions(MemoryStorage(), SMALL, clock=clock) as run:
+        for number in range(4):
+            await run.store.durable(run.begin(f"t{number}"))
+        await run.store.durable(run.end("t0", commit=True))
+        await run.store.durable(run.end("t2", commit=False))
+        await settle()
+        await run.checks.round()
+        assert run.offsets.get(TRANSACTION_GROUP, TRANS_HALF_TOPIC, 0) == 1
+        await run.store.durable(run.end("t1", commit=True))
+        await run.store.durable(run.end("t3", commit=True))
+        await settle()
+        await run.checks.round()
+        assert run.offsets.get(TRANSACTION_GROUP, TRANS_HALF_TOPIC, 0) == 4
+        await run.checks.round()
+        assert run.offsets.get(TRANSACTION_GROUP, TRANS_OP_HALF_TOPIC, 0) == 4
+
+
+async def test_a_message_that_is_immune_for_long_does_not_hold_up_the_queue() -> None:
+    clock = VirtualClock()
+    async with open_transactions(MemoryStorage(), SMALL, clock=clock) as run:
+        await run.store.durable(run.begin("t0", "CHECK_IMMUNITY_TIME_IN_SECONDS\x013600\x02"))
+        await settle()
+        clock.now += 700
+        await run.checks.round()
+        copies: list[MessageExt] = run.messages(TRANS_HALF_TOPIC)
+        assert [copy.properties.get("TRAN_PREPARED_QUEUE_OFFSET") for copy in copies] == [None, "0"]
+        assert run.checks.asked == 0, "it was moved, and not checked"
+        clock.now += 3000
+        await run.checks.round()
+        assert run.checks.asked == 1
+
+
+async def test_the_clock_of_a_producer_does_not_matter() -> None:
+    """Apache's age is by the sender's clock: one that is ahead was asked at once."""
+    clock = VirtualClock()
+    async with open_transactions(MemoryStorage(), SMALL, clock=clock) as run:
+        clock.wall_is_ahead = 3600
+        end_ = run.begin("t0")
+        clock.wall_is_ahead = 0
+        await run.store.durable(end_)
+        await settle()
+        await run.checks.round()
+        assert run.checks.asked == 0
+        clock.now += 6.5
+        await run.checks.round()
+        assert run.checks.asked == 1
+
+
+async def test_copies_and_marks_of_apache_are_understood() -> None:
+    """Its marks name many half messages at once, and its copies no place of another."""
+    storage, clock = MemoryStorage(), VirtualClock()
+    async with open_transactions(storage, SMALL, clock=clock) as run:
+        for number in range(5):
+            await run.store.durable(run.begin(f"t{number}"))
+        mark = StoredMessage(TRANS_OP_HALF_TOPIC, 0, b"0,1,3,", b"TAGS\x01d\x02")
+        await run.store.durable(run.store.put(mark).end_offset)
+    async with open_transactions(storage, SMALL, clock=clock) as run:
+        assert run.open_names() == ["t2", "t4"]
+
+
+async def test_one_way_ends_count_too() -> None:
+    async with broker_in_memory() as wire:
+        fields = await half(wire, "t1")
+        request = RemotingCommand.request(
+            RequestCode.END_TRANSACTION, {**fields, "commitOrRollback": str(COMMIT), "fromTransactionCheck": "false"}
+        )
+        await wire.client.send_oneway(wire.broker_address, request, timeout=3)
+        with anyio.fail_after(PATIENCE):
+            while not await bodies(wire):
+                await RealClock().sleep(0.01)
