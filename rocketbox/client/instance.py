@@ -79,6 +79,7 @@ _log = logging.getLogger(__name__)
 
 MACHINE: Final = RealStorage()
 NAME_SERVERS_VARIABLE: Final = "NAMESRV_ADDR"
+GREET_AGAIN_AFTER = 0.5  # seconds between two tries to reach a broker that is gone, while requests wait for replies
 GOODBYE_TIMEOUT = 1.0  # seconds for each request at the end, so that one silent broker leaves time for the others
 
 
@@ -228,6 +229,7 @@ class MQClientInstance:
         self.remoting.register_handler(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self.waiting_requests.receive)
         if self._on_connected not in self.remoting.on_connected:  # there from a start that failed
             self.remoting.on_connected.append(self._on_connected)
+            self.remoting.on_disconnected.append(self._on_disconnected)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.remoting)
             await stack.enter_async_context(self.tasks)
@@ -608,6 +610,17 @@ class MQClientInstance:
     def _on_connected(self, address: str) -> None:
         if self.running and address in self.broker_addresses():
             self._heartbeats.on_connected(address)
+
+    def _on_disconnected(self, address: str) -> None:
+        if len(self.waiting_requests) and self.running:
+            self.tasks.start(f"greet {address} again", self._greet_again, address, restart=False)
+
+    async def _greet_again(self, address: str) -> None:
+        """A broker that is back has to know this client before the replies that are waited for come there."""
+        while len(self.waiting_requests) and address in self._beaten() and not self.remoting.connected(address):
+            await self._heartbeats.now([address])
+            if not self.remoting.connected(address):
+                await self.clock.sleep(GREET_AGAIN_AFTER)
 
     def _heartbeat(self) -> HeartbeatData | None:
         if not self.running or not (self._consumers or self._producers):

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from rocketbox.client import ClientOptions, ConsumerOptions, MQClientInstance, Producer, PushConsumer
@@ -25,6 +26,7 @@ from rocketbox.errors import (
 from rocketbox.message import ConsumeFromWhere, ConsumeMode, Message, MessageExt, SendResult
 from rocketbox.protocol.codes import SerializeType
 from rocketbox.remoting.options import RemotingOptions
+from tests.support.broker.broker_process import BrokerProcess
 from tests.support.loops import anyio_backend as anyio_backend
 from tests.support.waiting import PATIENCE
 
@@ -284,3 +286,77 @@ async def test_a_request_that_is_cancelled_leaves_nothing(tmp_path: Path) -> Non
             with anyio.move_on_after(0.05):
                 await producer.request(Message("quotes", b"x"), timeout=PATIENCE)
         assert len(producer.instance.waiting_requests) == 0
+
+
+async def test_a_broker_that_was_killed_knows_who_asked_when_it_is_back(tmp_path: Path) -> None:
+    begun, back = anyio.Event(), anyio.Event()
+    first = BrokerProcess(tmp_path)
+    await anyio.to_thread.run_sync(first.__enter__)
+    ports = [f"--port={first.broker.rpartition(':')[2]}", f"--name-server-port={first.name_server.rpartition(':')[2]}"]
+    second = BrokerProcess(tmp_path, *ports)
+    rarely = ClientOptions(heartbeat_broker_interval=3600)  # nor would its next heartbeat
+    try:
+        async with (
+            Producer("asker", name_server=first.name_server, client_options=rarely) as producer,
+            PushConsumer("desk", name_server=first.name_server, options=FIRST) as consumer,
+        ):
+            await producer.send(Message("quotes", b"makes the topic"))
+
+            async def answer(messages: list[MessageExt]) -> None:
+                if "REPLY_TO_CLIENT" in messages[0].properties:
+                    begun.set()
+                    await back.wait()
+                    await consumer.reply(messages[0], b"after all", timeout=PATIENCE)
+
+            await consumer.subscribe("quotes", "*", answer)
+            replies: list[bytes] = []
+
+            async def ask() -> None:
+                replies.append((await producer.request(Message("quotes", b"x"), timeout=PATIENCE)).body)
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask)
+                with anyio.fail_after(PATIENCE):
+                    await begun.wait()
+                    await anyio.to_thread.run_sync(first.kill)
+                    await anyio.to_thread.run_sync(second.__enter__)
+                    instance = producer.instance  # which sends nothing that would connect it
+                    while instance.strangers() or any(link.lost for link in instance.state().brokers):
+                        await anyio.sleep(0.02)
+                back.set()
+            assert replies == [b"after all"]
+    finally:
+        for each in (first, second):
+            await anyio.to_thread.run_sync(each.__exit__, None, None, None)
+
+
+async def test_the_request_of_a_replier_that_is_gone_is_answered_by_the_one_who_takes_over(tmp_path: Path) -> None:
+    begun = anyio.Event()
+
+    async def hang(messages: list[MessageExt]) -> None:
+        if "REPLY_TO_CLIENT" in messages[0].properties:
+            begun.set()
+            await anyio.sleep_forever()
+
+    at_once = ConsumerOptions(consume_from_where=ConsumeFromWhere.FIRST_OFFSET, await_termination=0)
+    async with (
+        servers(tmp_path) as cluster,
+        Producer("asker", name_server=cluster.name_server_address) as producer,
+        anyio.create_task_group() as tasks,
+    ):
+        replies: list[bytes] = []
+
+        async def ask() -> None:
+            replies.append((await producer.request(Message("quotes", b"x"), timeout=PATIENCE)).body)
+
+        async with desk(cluster, options=at_once) as first:
+            await first.subscribe("quotes", "*", hang)
+            tasks.start_soon(ask)
+            with anyio.fail_after(PATIENCE):
+                await begun.wait()
+        async with desk(cluster) as second:
+            await second.subscribe("quotes", "*", doubling(second))
+            with anyio.fail_after(PATIENCE):
+                while not replies:
+                    await anyio.sleep(0.01)
+        assert replies == [b"xx"]
