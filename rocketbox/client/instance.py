@@ -391,13 +391,20 @@ class MQClientInstance:
 
     @property
     def name_servers(self) -> tuple[str, ...]:
-        """Their addresses, the one that is asked first; of an address server that has not told any yet, its URL."""
-        return tuple(self._name_servers.addresses) or self._name_servers.said
+        """Their addresses, the one that is asked first; of an address server that has not told any yet, its URL without
+        what stands behind its ``?``.
+        """
+        return self._name_servers.shown
 
     @property
     def said_name_servers(self) -> tuple[str, ...]:
         """What to give to another client of the same cluster: addresses, or the URL of the address server."""
         return self._name_servers.said
+
+    @property
+    def name_servers_to_ask(self) -> tuple[str, ...]:
+        """The addresses that are known now, else what is said: what another client asks that starts now."""
+        return tuple(self._name_servers.addresses) or self._name_servers.said
 
     def replace_name_servers(self, name_server: str | Sequence[str]) -> None:
         """Ask other name servers from now on; connections to those that are left out are closed.

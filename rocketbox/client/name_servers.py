@@ -72,6 +72,13 @@ class NameServers:
         """What to give to another client of the same cluster."""
         return tuple(self.addresses) if self.address_server is None else (self.address_server.url,)
 
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """As logs and errors name them: the addresses that are known, else where they are asked for."""
+        if self.addresses or self.address_server is None:
+            return tuple(self.addresses)
+        return (self.address_server.shown,)
+
     def replace(self, said: str | Sequence[str]) -> None:
         """Ask these from now on, the one that was asked until now first if it is among them.
 
@@ -106,7 +113,7 @@ class NameServers:
             await self._told.wait()
         if not self.addresses:
             raise self._problem or ConnectError(
-                self.address_server.url, f"no answer within {timeout:.3g} s to where the name servers are"
+                self.address_server.shown, f"no answer within {timeout:.3g} s to where the name servers are"
             )
 
     def suspect(self) -> None:

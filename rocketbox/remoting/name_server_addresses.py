@@ -2,7 +2,8 @@
 
 ``host:port``, ``[IPv6]:port``, several separated by ``;`` or ``,``. A URL with a path (``http://host:port/rocketmq/nsaddr``)
 is an address server: it answers with such a list on the first line, which is asked for again every two minutes. A URL
-without one is an address with something before it, as clouds write them.
+without one is an address with something before it, as clouds write them. None has a user or password before its host;
+what stands behind the ``?`` of an address server's URL may be a token, and is shown nowhere.
 
 Source: Apache RocketMQ 5.x ``NameServerAddressUtils``, ``DefaultTopAddressing``, ``HttpTinyClient``.
 """
@@ -20,7 +21,7 @@ from rocketbox.clock import Clock
 from rocketbox.errors import ConfigurationError, ConnectError, Finding
 from rocketbox.protocol.namespaces import namespace_of_address
 
-__all__ = ["AddressServer", "address_server_of", "parse_name_servers"]
+__all__ = ["AddressServer", "address_server_of", "parse_name_servers", "shown_name_server"]
 
 ASK_AGAIN_AFTER = 120.0  # seconds, as Apache's clients
 RETRY_AFTER = 1.0  # seconds, doubled up to LONGEST_RETRY, while nothing is known
@@ -29,9 +30,10 @@ FETCH_TIMEOUT = 3.0
 MOST_ANSWER_BYTES = 64 * 1024
 MOST_NAME_SERVERS = 100  # a cluster has some few; a broker tells each of them all that it has
 
-_ADDRESS = re.compile(r"[^\s/]+:([0-9]{1,5})")
+_ADDRESS = re.compile(r"[^\s/@]+:([0-9]{1,5})")
 _HTTP = re.compile(r"https?://", re.IGNORECASE)  # as Apache's NameServerAddressUtils knows them
-_ADDRESS_SERVER = re.compile(r"https?://[^/\s;,?#]+/[^\s;,]*", re.IGNORECASE)
+_ADDRESS_SERVER = re.compile(r"https?://[^/\s;,?#@]+/[^\s;,]*", re.IGNORECASE)
+LONGEST_SHOWN = 255  # characters of what is no address that an error repeats
 
 
 def address_server_of(said: str | Sequence[str]) -> str | None:
@@ -42,12 +44,23 @@ def address_server_of(said: str | Sequence[str]) -> str | None:
     return None
 
 
+def shown_name_server(said: str) -> str:
+    """How logs and errors name what was said: an address server's URL without what stands behind its ``?``."""
+    return said.partition("?")[0]
+
+
 def parse_name_servers(text: str | Sequence[str], *, in_namespace: bool = True) -> tuple[str, ...]:
     """The addresses in ``host:port;host:port``; commas separate as well, ``http://`` before a host is dropped.
 
     Raises ConfigurationError when there is none, or one that is no ``host:port``; for a client that is not
     ``in_namespace`` also when an address names the one which Apache's client would take from it.
     """
+    whole = text if isinstance(text, str) else ";".join(text)
+    if "@" in whole:  # a password may hold anything, so nothing before the last one is shown
+        host = shown_name_server(whole.rpartition("@")[2]).strip()[:LONGEST_SHOWN]
+        what = f"name server {host} has a user or password before it"
+        fix = "write host:port alone; requests are signed with rocketmq.access-key and rocketmq.secret-key"
+        raise ConfigurationError(Finding(what, "rocketmq.name-server", fix))
     parts = re.split(r"[;,]", text) if isinstance(text, str) else list(text)
     addresses = [_HTTP.sub("", part.strip()) for part in parts if part.strip()]
     wrong = [address for address in addresses if not _is_address(address)]
@@ -90,6 +103,8 @@ class AddressServer:
         in_namespace: bool = True,
     ) -> None:
         self.url = url
+        self.shown = shown_name_server(url)
+        """As logs and errors show it."""
         self._clock = clock
         self._take = take
         self._fail = fail
@@ -116,31 +131,32 @@ class AddressServer:
             addresses = parse_name_servers(line, in_namespace=self._in_namespace)
         except ConfigurationError as error:
             reason = f"it answered {line[:80]!r}: {error.findings[0].what}"
-            raise ConnectError(self.url, reason) from None
+            raise ConnectError(self.shown, reason) from None
         if len(addresses) > MOST_NAME_SERVERS:
             raise ConnectError(
-                self.url, f"it answered with {len(addresses)} name servers, and {MOST_NAME_SERVERS} are taken"
+                self.shown, f"it answered with {len(addresses)} name servers, and {MOST_NAME_SERVERS} are taken"
             )
         return addresses
 
 
 def _fetch(url: str) -> str:
     """The first line of what stands at the URL. Raises ConnectError."""
+    shown = shown_name_server(url)
     request = urllib.request.Request(  # noqa: S310 - http and https alone are taken for an address server
         url, headers={"User-Agent": "rocketbox", "Accept": "text/plain, */*"}
     )
     try:
         with urllib.request.urlopen(request, timeout=FETCH_TIMEOUT) as answer:  # noqa: S310 - http and https alone
             if answer.status != 200:
-                raise ConnectError(url, f"it answered HTTP {answer.status} {answer.reason}")
+                raise ConnectError(shown, f"it answered HTTP {answer.status} {answer.reason}")
             text = answer.read(MOST_ANSWER_BYTES).decode("utf-8", "replace").strip()
     except urllib.error.HTTPError as error:
         error.close()
-        raise ConnectError(url, f"it answered HTTP {error.code} {error.reason}") from None
+        raise ConnectError(shown, f"it answered HTTP {error.code} {error.reason}") from None
     except urllib.error.URLError as error:
         cause = error.reason
-        raise ConnectError(url, (cause.strerror if isinstance(cause, OSError) else None) or str(cause)) from None
+        raise ConnectError(shown, (cause.strerror if isinstance(cause, OSError) else None) or str(cause)) from None
     except (OSError, HTTPException, ValueError) as error:
-        raise ConnectError(url, str(error) or type(error).__name__) from None
+        raise ConnectError(shown, str(error) or type(error).__name__) from None
     lines = text.splitlines()
     return lines[0].strip() if lines else ""

@@ -124,7 +124,7 @@ class SparkListenerContainer:
         said = instance.options
         tls = _tls_of(said) if said.tls_enable else None
         self._servers = Servers(
-            ";".join(instance.name_servers), said.namespace, said.namespace_v2, tls, credentials_file
+            ";".join(instance.name_servers_to_ask), said.namespace, said.namespace_v2, tls, credentials_file
         )
         self._admin = Admin(instance=instance)
         self._batches = BatchRunner(

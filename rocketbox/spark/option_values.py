@@ -109,10 +109,16 @@ class OptionValues:
         """The addresses of ``nameServer``, which every use of the data source needs."""
         if (text := self.text("nameServer")) is None:
             raise ValueError(f"{self._what} needs the option nameServer")
+        if "@" in text:
+            raise ValueError(
+                "option nameServer has a user or password before a host; write host:port, and say credentialsFile for "
+                "the keys"
+            )
         for address in text.replace(",", ";").split(";"):
             host, _, port = address.strip().rpartition(":")
             if not host or not port.isdecimal():
-                raise ValueError(f"option nameServer is {text!r}; it must be host:port, several separated by ';'")
+                shown = text.partition("?")[0]  # behind it there may be a token
+                raise ValueError(f"option nameServer is {shown!r}; it must be host:port, several separated by ';'")
         return text
 
     def number(self, name: str) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import traceback
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,41 @@ def test_a_url_with_a_path_is_an_address_server(said: str | list[str], url: bool
 def test_an_address_server_stands_alone(said: str) -> None:
     with pytest.raises(ConfigurationError, match=r"an address server stands beside other name servers[\s\S]*alone"):
         parse_name_servers(said)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "http://admin:hunter2@ns.example:8080/rocketmq/nsaddr",
+        "http://admin:hunter2;hunter2@ns.example/nsaddr?token=hunter2",
+        "admin:hunter2@127.0.0.1:9876",
+        "127.0.0.1:9876;http://hunter2@127.0.0.1:9877",
+        ["http://admin:hunter2@127.0.0.1:9876"],
+    ],
+)
+def test_a_password_before_a_host_is_refused_and_not_shown(said: str | list[str]) -> None:
+    """It would be asked of the resolver as part of the host's name."""
+    assert address_server_of(said) is None
+    with pytest.raises(ConfigurationError, match="has a user or password before it") as caught:
+        parse_name_servers(said)
+    assert "hunter2" not in str(caught.value)
+
+
+async def test_what_stands_behind_the_question_mark_of_a_url_is_asked_and_not_shown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with HttpAddressServer("", 403) as address_server:
+        async with Producer("desk", name_server=f"{address_server.url}?token=hunter2") as producer:
+            with pytest.raises(NoRouteError) as caught:
+                await producer.send(Message("T", b"x"), timeout=5)
+            assert producer.instance.name_servers == (address_server.url,)
+            assert producer.instance.said_name_servers == (f"{address_server.url}?token=hunter2",)
+            state = repr(producer.instance.state())
+    assert address_server.paths[0] == "/rocketmq/nsaddr?token=hunter2"
+    shown = "".join(traceback.format_exception(caught.value)) + caplog.text + state
+    assert address_server.url in shown
+    assert "hunter2" not in shown
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,8 @@ def test_a_place_is_a_word_a_time_or_an_offset_of_a_queue() -> None:
         ({"includeHeaders": "true"}, "source calls so is includeProperties here"),
         ({"metadataPath": "/x"}, "leave it out: the first offsets are in Spark's checkpoint now"),
         ({"nameServer": "localhost"}, "option nameServer is 'localhost'; it must be host:port"),
+        ({"nameServer": "a:1;desk:hunter2@b:2"}, "option nameServer has a user or password before a host"),
+        ({"nameServer": "http://a/x?token=hunter2"}, "option nameServer is 'http://a/x'; it must be host:port"),
         ({"failondataLos": "true"}, "has no option 'failondataLos'; did you mean failOnDataLoss?"),
         ({"xyz": "1"}, "has no option 'xyz'; there are nameServer, namespace,"),
         (
