@@ -31,6 +31,7 @@ from rocketbox.boot.beans import BeanContainer, Bundle
 from rocketbox.boot.dependencies import dependency_of, fits, is_bean_type, misplaced_qualifier
 from rocketbox.boot.failures import without_secrets
 from rocketbox.boot.marks import BEAN, PRIMARY, bean_mark
+from rocketbox.boot.masking import mask
 from rocketbox.boot.missing_beans import told_together
 from rocketbox.boot.overrides import Replacement
 from rocketbox.boot.settings import Settings, SettingsError
@@ -182,6 +183,7 @@ def assemble(
         cached_bytes,
         LentSecrets(settings.lent, settings.is_public),
         of_all_clients,
+        lambda text: mask(text, settings.secrets),
     )
     clients = PlannedClients()
     prefixes = {cluster: cluster_prefix(cluster) for cluster in properties.clusters}

@@ -49,7 +49,7 @@ class Service:
     """The application's name, what it runs on, and what its clients may hold together.
 
     ``where(key)`` says where a setting was written (None: it is a default). ``of_all_clients`` are the options below
-    ``rocketbox.client``.
+    ``rocketbox.client``. ``mask`` takes the secrets of the settings out of a text.
     """
 
     name: str
@@ -58,6 +58,7 @@ class Service:
     cached_bytes: CachedBytes
     lent_secrets: LentSecrets = field(default_factory=lambda: LentSecrets(set()))
     of_all_clients: Mapping[str, Any] = field(default_factory=dict)
+    mask: Callable[[str], str] | None = None
 
     @property
     def clock(self) -> Clock:
@@ -68,7 +69,7 @@ class Service:
         machine = self.machine
         instance = MQClientInstance(
             name_server,
-            options=replace(options, **{**self.of_all_clients, **machine.client_options}),
+            options=replace(options, mask=self.mask, **{**self.of_all_clients, **machine.client_options}),
             clock=machine.clock,
             network=machine.network,
             storage=machine.storage,

@@ -200,6 +200,7 @@ class ClientOptions(NamespaceOptions):
     With ``credentials`` every request is signed, after all ``hooks``; a ``CredentialsFile`` or another
     ``CredentialsProvider`` gives keys that change. ``namespace`` is written into the names of topics
     and groups, ``namespace_v2`` goes in a header.
+    ``mask`` takes secrets out of the text of an exception before it is told to who has sent a request.
     ``broker_suspend_max_time`` is how long a broker may hold a pull that finds nothing.
     ``max_cached_bytes`` of messages may wait for the handlers of all its consumers together. A compressed body may have
     ``max_unpacked_bytes`` when it is unpacked, 16 times ``max_message_size``; one that has more is a dead letter.
@@ -239,6 +240,7 @@ class ClientOptions(NamespaceOptions):
     hooks: Annotated[tuple[RpcHook, ...], IN_CODE] = ()
     send_middleware: Annotated[tuple[SendMiddleware, ...], IN_CODE] = ()
     consume_middleware: Annotated[tuple[ConsumeMiddleware, ...], IN_CODE] = ()
+    mask: Annotated[Callable[[str], str] | None, IN_CODE] = None
 
     def __post_init__(self) -> None:
         if wrong := mismatches([name for name in ("namespace", "namespace_v2") if getattr(self, name) is not None]):

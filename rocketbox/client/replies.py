@@ -123,7 +123,9 @@ class Replier:
             if kind.__module__ in ("builtins", "rocketbox.errors")
             else (f"{kind.__module__}.{kind.__qualname__}")
         )
-        text = safe_str(error)[:LONGEST_ERROR] or name
+        mask = self._instance.options.mask
+        whole = safe_str(error)
+        text = (whole if mask is None else mask(whole))[:LONGEST_ERROR] or name  # half a secret would not be found
         own = {ERROR_CLASS: _printable(name)[:LONGEST_CLASS]}
         try:
             await self._send(request, text.encode("utf-8", "replace"), {}, own, None)

@@ -37,6 +37,8 @@ def answer(flight):
             return None
         case "sold out":
             raise SoldOut("no seat is left")
+        case "secret":
+            raise RuntimeError("cannot log in: ('desk', 'hunter2-of-the-desk')")
         case "rejected":
             raise Reject("no such flight")
         case "text":
@@ -76,6 +78,7 @@ rocketmq:
   consumer: {consume-from-where: first-offset}
   topics: {quotes: {queues: 2}, blocking: {queues: 2}, both: {queues: 2}, copies: {queues: 2}}
 rocketbox.embedded: {port: 0, name-server-port: 0}
+desk: {password: hunter2-of-the-desk}
 """
 
 
@@ -97,6 +100,9 @@ async def test_what_a_listener_returns_or_raises_is_the_answer(service: ServiceM
                 await ask("sold out", str)
             assert caught.value.error_class == f"{module.__name__}.SoldOut"
             assert caught.value.message == "no seat is left"
+            with pytest.raises(ReplyError) as caught:
+                await ask("secret", str)
+            assert caught.value.message == "cannot log in: ('desk', '******')", "who asks may be anybody"
             with pytest.raises(ReplyError, match="Reject: no such flight"):
                 await ask("rejected", str)
             with pytest.raises(ReplyError, match=r"PayloadError.*type object cannot be written"):

@@ -298,5 +298,6 @@ def test_a_time_that_is_none_is_told_with_what_to_write(service: ServiceMaker) -
 def test_what_all_clients_have_alike_reaches_each_of_them(service: ServiceMaker) -> None:
     settings = "rocketmq.name-server: embedded\nrocketbox.client.max-cached-bytes: 1MB\n"
     look = service(SERVICE.replace("OPTIONS", ""), settings).app.look()
-    assert look.service.client("ns:9876", ClientOptions()).options == ClientOptions(max_cached_bytes=1 << 20)
+    expected = ClientOptions(max_cached_bytes=1 << 20, mask=look.service.mask)
+    assert look.service.client("ns:9876", ClientOptions()).options == expected
     assert look.service.cached_bytes.limit == 1 << 20
