@@ -80,7 +80,7 @@ class TimerDelivery:
         precision_ms: int,
     ) -> None:
         self._store = store
-        self._puts = puts
+        self.puts = puts
         self._parking = parking
         self._file = file
         self._clock = clock
@@ -423,7 +423,7 @@ class TimerDelivery:
             rolled = text
         record = record_of(message, TIMER_TOPIC, 0, rolled, message.reconsume_times)
         try:
-            end_offset = self._puts.put(record, PutOrigin.DELIVERY).end_offset
+            end_offset = self.puts.put(record, PutOrigin.DELIVERY).end_offset
         except InvalidMessageError:  # it is too large by now: it comes early rather than never
             return self._unparking.put(message)
         self.rolled += 1

@@ -22,6 +22,7 @@ from rocketbox.message import ConsumeFromWhere, Message, MessageExt
 from rocketbox.protocol.codes import VERSION_4_9_7, RequestCode, ResponseCode
 from rocketbox.remoting.connection import RequestHandler
 from rocketbox.template import RocketMQTemplate
+from tests.support.broker.broker_process import BrokerProcess
 from tests.support.broker.wire import small_options
 from tests.support.waiting import PATIENCE
 
@@ -193,3 +194,20 @@ async def test_retry_later_is_exact(tmp_path: Path) -> None:
             assert timedelta(milliseconds=400) <= after - before
         assert servers.broker.timers.delivered == 2
         assert servers.broker.store.max_offset("SCHEDULE_TOPIC_XXXX", 0) == 0
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_killed_broker_delivers_what_waited_and_brings_nothing_back_that_was_recalled(tmp_path: Path) -> None:
+    begun = datetime.now(UTC)
+    with BrokerProcess(tmp_path) as broker:
+        async with Producer("desk", name_server=broker.name_server) as producer:
+            await producer.send_many([Message("t", b"past", delay=timedelta(milliseconds=1500)) for _ in range(20)])
+            at = begun + timedelta(seconds=8)
+            later = [await producer.send(Message("t", b"later %d" % number, deliver_at=at)) for number in range(20)]
+            for result in later[:10]:
+                await producer.recall(result.recall_handle)
+            broker.kill()
+    with BrokerProcess(tmp_path) as broker:
+        async with Producer("desk", name_server=broker.name_server) as producer, received(producer) as found:
+            assert sorted(await found.bodies(30)) == sorted([b"past"] * 20 + [b"later %d" % n for n in range(10, 20)])
+            assert all(found.at(b"later %d" % number) >= at for number in range(10, 20))

@@ -207,6 +207,24 @@ async def test_a_failed_message_comes_back_after_its_delay(
         assert bank.charged == [1]
 
 
+async def test_messages_come_at_their_time_to_the_millisecond_and_recalled_ones_do_not(
+    payments: ModuleType, harness_of: Callable[..., Harness]
+) -> None:
+    async with harness_of() as harness:
+        await harness.send("payments", payments.Payment(number=1), delay="7s")
+        at = harness.now + timedelta(milliseconds=9500)
+        await harness.send("payments", payments.Payment(number=2), deliver_at=at)
+        recalled = await harness.send("payments", payments.Payment(number=3), deliver_at=at)
+        await harness.template.recall(recalled.recall_handle)
+        await harness.drain()
+        await harness.advance("6999ms")
+        assert harness.calls("pay") == []
+        await harness.advance("2ms")
+        assert len(harness.calls("pay")) == 1
+        await harness.advance("1h")
+        assert [call.at for call in harness.calls("pay")] == pytest.approx([7, 9.5], abs=0.01)
+
+
 async def test_consumed_lets_time_pass_until_it_is(payments: ModuleType, harness_of: Callable[..., Harness]) -> None:
     bank = payments.Bank()
     bank.failures = [ConnectionError("closed")] * 3
