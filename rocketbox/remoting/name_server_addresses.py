@@ -11,10 +11,7 @@ Source: Apache RocketMQ 5.x ``NameServerAddressUtils``, ``DefaultTopAddressing``
 from __future__ import annotations
 
 import re
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Sequence
-from http.client import HTTPException
 
 from rocketbox.blocking import run_blocking
 from rocketbox.clock import Clock
@@ -141,6 +138,10 @@ class AddressServer:
 
 def _fetch(url: str) -> str:
     """The first line of what stands at the URL. Raises ConnectError."""
+    import urllib.error  # only who has an address server loads what speaks HTTP
+    import urllib.request
+    from http.client import HTTPException
+
     shown = shown_name_server(url)
     request = urllib.request.Request(  # noqa: S310 - http and https alone are taken for an address server
         url, headers={"User-Agent": "rocketbox", "Accept": "text/plain, */*"}
