@@ -221,7 +221,8 @@ def other_than_the_default(option: Option) -> tuple[Any, Any]:
     if option.kind is datetime:
         return "2026-01-31T12:00:00Z", datetime(2026, 1, 31, 12, tzinfo=UTC)
     if option.kind is int:
-        return 17, 17
+        number = 17 if option.default is None else option.default + 1
+        return number, number
     if option.kind is str:
         return "other", "other"
     last = list(option.kind)[-1]
