@@ -156,7 +156,9 @@ class Broker:
         self.producers: ProducerTable[Connection] = ProducerTable(
             clock, expiry, most=options.max_groups, most_groups=options.max_groups_per_connection
         )
-        self.transaction_checks = TransactionChecks(self.halves, self.store, self.producers, options, clock)
+        self.transaction_checks = TransactionChecks(
+            self.halves, self.store, self.producers, options, clock, None if access is None else access.control
+        )
         self.client_requests = ClientRequests(self.groups, self.consumers, clock)
         self.locks = QueueLocks(
             clock, most=options.max_locked_queues, most_for_each_address=options.max_locked_queues_per_address

@@ -281,6 +281,14 @@ class ConsumerTable(Generic[ConnectionT]):
             self._on_change(group)
 
 
+@dataclass(slots=True)
+class _Client:
+    """A connection that goes by a client id: in how many groups, and whose last heartbeat was."""
+
+    groups: int = 0
+    access_key: str | None = None
+
+
 class ProducerTable(Generic[ConnectionT]):
     """All producer groups."""
 
@@ -297,11 +305,18 @@ class ProducerTable(Generic[ConnectionT]):
         self._most = most
         self.memberships: Memberships[ConnectionT] = Memberships("producer", most_groups)
         self._groups: dict[str, dict[ConnectionT, ClientChannel]] = {}
-        self._clients: dict[str, dict[ConnectionT, int]] = {}  # in how many groups it goes by that id there
+        self._clients: dict[str, dict[ConnectionT, _Client]] = {}
 
     def connection_of(self, client_id: str) -> ConnectionT | None:
-        """Where the client of that id is; where several say it, the one that came last: it connected again."""
-        return next(reversed(self._clients.get(client_id, {})), None)
+        """Where the client of that id is; where several say it, the one that came last: it connected again.
+
+        Not one of another user than the first of them: an id is no secret, and what is sent to it is not his.
+        """
+        clients = self._clients.get(client_id)
+        if not clients:
+            return None
+        user = next(iter(clients.values())).access_key
+        return next(connection for connection, each in reversed(clients.items()) if each.access_key == user)
 
     def channels(self, group: str) -> dict[ConnectionT, ClientChannel]:
         """The producers of a group (a copy)."""
@@ -322,11 +337,13 @@ class ProducerTable(Generic[ConnectionT]):
         channels = self._groups.setdefault(group, {})
         known = channels.get(connection)
         channels[connection] = channel
+        clients = self._clients.setdefault(channel.client_id, {})
+        client = clients.setdefault(connection, _Client())
+        client.access_key = channel.access_key
         if known is None or known.client_id != channel.client_id:
+            client.groups += 1
             if known is not None:
                 self._forget_id(known.client_id, connection)
-            connections = self._clients.setdefault(channel.client_id, {})
-            connections[connection] = connections.get(connection, 0) + 1
 
     def unregister(self, group: str, client_id: str, connection: ConnectionT) -> None:
         channels = self._groups.get(group, {})
@@ -364,9 +381,9 @@ class ProducerTable(Generic[ConnectionT]):
 
     def _forget_id(self, client_id: str, connection: ConnectionT) -> None:
         """In one group less it goes by that id."""
-        connections = self._clients[client_id]
-        connections[connection] -= 1
-        if not connections[connection]:
-            del connections[connection]
-            if not connections:
+        clients = self._clients[client_id]
+        clients[connection].groups -= 1
+        if not clients[connection].groups:
+            del clients[connection]
+            if not clients:
                 del self._clients[client_id]

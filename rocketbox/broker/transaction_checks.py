@@ -3,8 +3,10 @@
 Every ``transactionCheckInterval`` there is a round. A half message that is due, ``transactionTimeOut`` after it was
 sent or after as many seconds as it says itself, is stored once more with a further check counted; when that is durable
 one producer of its group is asked (39), in turn among those that are connected. Who is not there is not asked: the
-check counts all the same. After ``transactionCheckMax`` checks, or when it is older than messages are kept, it is
-given up. How each step is stored is ``half_messages``' part, what producers answer ``handlers.transactions``'.
+check counts all the same. With access control only who may send to the message's topic is asked, since the question
+holds the message, and anybody may say to be a producer of any group (Apache's broker asks whoever says so). After
+``transactionCheckMax`` checks, or when it is older than messages are kept, it is given up. How each step is stored is
+``half_messages``' part, what producers answer ``handlers.transactions``'.
 
 Source: Apache RocketMQ 5.x ``TransactionalMessageServiceImpl.check``, ``AbstractTransactionalMessageCheckListener``,
 ``ProducerManager.getAvailableChannel``. Unlike there ages go by this broker's clock alone: a producer whose clock is
@@ -16,7 +18,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from rocketbox.broker.clients import ProducerTable
+from rocketbox.access.control import AccessControl
+from rocketbox.access.resources import Action, topic_need
+from rocketbox.broker.clients import ClientChannel, ProducerTable
 from rocketbox.broker.half_messages import Half, HalfMessages
 from rocketbox.broker.options import BrokerOptions
 from rocketbox.broker.property_text import find_property
@@ -55,6 +59,7 @@ class TransactionChecks:
         producers: ProducerTable[Connection],
         options: BrokerOptions,
         clock: Clock,
+        access: AccessControl | None = None,
     ) -> None:
         self._halves = halves
         self._store = store
@@ -64,6 +69,7 @@ class TransactionChecks:
         self._most = options.transaction_check_max
         self._longest_ms = options.store.file_reserved_ms
         self._clock = clock
+        self._access = access
         self._turn = 0
         self._log = RareLog(_log)
         self.asked = 0
@@ -168,13 +174,17 @@ class TransactionChecks:
     def _ask(self, half: Half, message: MessageExt) -> None:
         """Ask one producer of the group; one that is gone, or reads nothing, is not asked."""
         group = (find_property(message.raw_properties, b"PGROUP") or b"").decode(errors="replace")
-        members = [each for each in self._producers.channels(group) if not each.closed and not each.congested]
+        members = [
+            each
+            for each, channel in self._producers.channels(group).items()
+            if not each.closed and not each.congested and self._may_know(each, channel, message)
+        ]
         if not members:
             self.unasked += 1
             self._log.tell(
                 logging.WARNING, self._clock.monotonic(), "nobody",
-                "transaction %s waits for its end, and no producer of group %r is connected that could be asked "
-                "(check %d of %d)", message.msg_id, group[:100], half.checks, self._most,
+                "transaction %s waits for its end, and no producer of group %r is connected that could be asked, and "
+                "may send to its topic (check %d of %d)", message.msg_id, group[:100], half.checks, self._most,
             )  # fmt: skip
             return
         self._turn += 1
@@ -192,3 +202,10 @@ class TransactionChecks:
             self.unasked += 1
         else:
             self.asked += 1
+
+    def _may_know(self, connection: Connection, channel: ClientChannel, message: MessageExt) -> bool:
+        """Whether a producer's user may send what the half message is, and so may see it."""
+        if self._access is None:
+            return True
+        topic = (find_property(message.raw_properties, b"REAL_TOPIC") or b"").decode(errors="replace")
+        return self._access.may_still(connection, channel.access_key, (topic_need(topic, Action.PUB),))

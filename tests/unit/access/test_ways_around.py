@@ -16,8 +16,11 @@ from rocketbox.clock import RealClock
 from rocketbox.protocol.codes import RequestCode as C
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.stored_message import decode_messages
+from rocketbox.remoting.acl import RequestSigner
+from rocketbox.remoting.client import RemotingClient
+from rocketbox.remoting.connection import Connection
 from tests.support.broker.access import ACL_2, ADMIN, UserWires, broker_with_access, keys_of, put_policy
-from tests.support.broker.in_memory import BrokerWire
+from tests.support.broker.in_memory import BrokerWire, HastyClock
 from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
@@ -186,6 +189,73 @@ async def test_a_header_with_both_kinds_of_names_leads_to_no_topic_of_others(
             await user.broker(code, {**extra, **fields, allowed: "orders", forbidden: "secret"}, b"forged")
     stored = [users.broker.store.max_offset("secret", queue) for queue in range(8)]
     assert sum(stored) == 1, "what the administrator has sent"
+
+
+class Member:
+    """A client that says to be a producer of a group, and hears what the broker asks of it."""
+
+    def __init__(self, users: UserWires, name: str, group: str = "cashiers", client_id: str = "") -> None:
+        self.heard: list[tuple[int, bytes]] = []
+        self.beat = json.dumps({"clientID": client_id or name, "producerDataSet": [{"groupName": group}]}).encode()
+        self.address = users.broker.address
+        self.client = RemotingClient(
+            clock=users.broker._clock, network=users.unsigned.network, hooks=[RequestSigner(keys_of(name))],
+            handlers=dict.fromkeys((int(C.CHECK_TRANSACTION_STATE), int(C.PUSH_REPLY_MESSAGE_TO_CLIENT)), self._hear),
+        )  # fmt: skip
+
+    def _hear(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        self.heard.append((request.code, request.body))
+        return RemotingCommand.response()
+
+    async def say(self) -> None:
+        """Send the heartbeat."""
+        answer = await self.client.request(
+            self.address, RemotingCommand.request(C.HEART_BEAT, None, self.beat), timeout=PATIENCE
+        )
+        assert answer.code == 0
+
+
+async def test_of_a_transaction_asks_the_broker_nobody_who_may_not_send_to_its_topic() -> None:
+    """The question holds the message, and to say to be a producer of a group takes no right."""
+    settings = {**ACL_2, "transactionTimeOut": 1000, "transactionCheckInterval": 100}
+    async with broker_with_access(settings, clock=HastyClock()) as users:
+        admin = await users.wire(ADMIN)
+        await users.new_user(admin, "curious", ("Topic:mine", "Pub", "Allow"))
+        cashier = await users.new_user(admin, "cashier", ("Topic:secret", "Pub", "Allow"))
+        assert (await admin.send("secret")).code == 0
+        spy, friend = Member(users, "curious"), Member(users, "cashier")
+        async with spy.client, friend.client:
+            await spy.say()
+            half = "TRAN_MSG\x01true\x02PGROUP\x01cashiers\x02"
+            assert (await cashier.send("secret", b"hidden", properties=half, f=4)).code == 0
+            with anyio.fail_after(PATIENCE):
+                await until(lambda: users.broker.transaction_checks.unasked > 1)
+                assert spy.heard == []
+                await friend.say()
+                await until(lambda: len(friend.heard) > 2)
+            assert spy.heard == []
+            assert b"hidden" in friend.heard[0][1]
+
+
+async def test_a_reply_goes_to_no_other_user_who_goes_by_the_id_of_who_asked(
+    users: UserWires, admin: BrokerWire
+) -> None:
+    """The id stands in each request, so whoever consumes them knows it."""
+    for name in ("asker", "curious"):
+        await users.new_user(admin, name)
+    asker, spy = Member(users, "asker"), Member(users, "curious", client_id="asker")
+    again = Member(users, "asker")
+    reply = "CORRELATION_ID\x01c\x02REPLY_TO_CLIENT\x01asker\x02MSG_TYPE\x01reply\x02"
+    fields = {"a": "g", "b": "DefaultCluster_REPLY_TOPIC", "c": "TBW102", "d": 4, "e": 0, "g": 1, "i": reply}
+    async with asker.client, spy.client, again.client:
+        for client in (asker, spy):
+            await client.say()
+        assert (await admin.broker(C.SEND_REPLY_MESSAGE_V2, fields, b"hidden")).code == 0
+        assert (len(asker.heard), len(spy.heard)) == (1, 0)
+        await again.say()  # it has connected anew, and the broker does not know yet that the other one is gone
+        await spy.say()
+        assert (await admin.broker(C.SEND_REPLY_MESSAGE_V2, fields, b"hidden")).code == 0
+        assert (len(again.heard), len(spy.heard)) == (1, 0)
 
 
 async def test_members_say_of_themselves_what_they_may(users: UserWires, admin: BrokerWire) -> None:
