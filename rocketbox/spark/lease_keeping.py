@@ -12,6 +12,7 @@ from collections.abc import Callable
 import anyio
 
 from rocketbox.clock import Clock
+from rocketbox.errors import AccessDeniedError, RocketBoxError
 from rocketbox.spark.lease import Lease, LeaseAnswer
 from rocketbox.tasks import SupervisedTask, Supervisor
 
@@ -63,14 +64,19 @@ class LeaseKeeper:
     async def take(self) -> bool:
         """Return when it is held, and kept from then on; whether another driver was seen to have it.
 
-        Raises RocketBoxError when the topic has no route, or no name server answers; the next call goes on from there.
+        Whatever keeps brokers from being asked (no name server answers, the topic has no route) is waited for like a
+        lock: who stands by while they are away takes over as soon as they are back.
         """
         self._why = None
         pause = STAND_BY_POLL
         while True:
-            answer = await self._lease.take()
-            if answer.held and self._seen_another:
-                answer = await self._lease.settle()
+            try:
+                answer = await self._lease.take()
+                if answer.held and self._seen_another:
+                    answer = await self._lease.settle()
+            except RocketBoxError as error:
+                why = f"the brokers of topic {self._topic} cannot be asked for: {error}"
+                answer = LeaseAnswer(False, why, refused=isinstance(error, AccessDeniedError))
             if answer.held:
                 break
             self._seen_another = self._seen_another or answer.by_another

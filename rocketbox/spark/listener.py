@@ -147,6 +147,7 @@ class SparkListenerContainer:
         self._query: StreamingQuery | None = None
         self._session: SparkSession | None = None
         self._watching: SupervisedTask | None = None
+        self._has_begun = False  # the query of this round: else it could not
         self._was_stopped = False  # by this listener, whose lease was lost; else its last query has ended by itself
         self._noted_in: BatchLog | None = None  # the checkpoint that names this driver
         self._has_stood_back = False  # somebody whose lease brokers have forgotten would have shown
@@ -362,6 +363,7 @@ class SparkListenerContainer:
 
     async def _run_once(self) -> BaseException | None:
         """From the topic to the end of a query; what ended it, None where it is nobody's fault."""
+        self._has_begun = False
         if not self._keeper.held:
             took_over = await self._unless_stopped(self._until_it_may_read)
             self._took_over = took_over or bool(self._took_over)
@@ -394,6 +396,7 @@ class SparkListenerContainer:
             return None
         self._was_stopped = False
         self._query = query = await self._threads.run(self._start_query, session)
+        self._has_begun = True
         run_id = ""
         try:
             run_id = await self._threads.run(lambda: str(query.runId))
@@ -525,9 +528,8 @@ class SparkListenerContainer:
 
     async def _pause(self, error: BaseException, why: str, seconds: float) -> None:
         """Wait until the query may begin again, but not when the container is to stop."""
-        self._is(
-            SparkListenerState.RESTARTING, f"its query has ended: {why}", next_start=self._clock.monotonic() + seconds
-        )
+        why_not = f"its query {'has ended' if self._has_begun else 'could not begin'}: {why}"
+        self._is(SparkListenerState.RESTARTING, why_not, next_start=self._clock.monotonic() + seconds)
         _log.error(
             "the query of Spark listener %s failed; it starts again in %g s from its checkpoint %s%s",
             self.group, seconds, self.options.checkpoint, f": {why}" if isinstance(error, _TOLD_IN_WORDS) else "",
@@ -535,6 +537,7 @@ class SparkListenerContainer:
         )  # fmt: skip
         with self._clock.move_on_after(seconds):
             await self._stop_asked.wait()
+        self._is(SparkListenerState.RESTARTING, why_not)
 
     # --- the query ---------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 
 from rocketbox.client import Admin
 from rocketbox.clock import Clock
-from rocketbox.errors import NoRouteError, RocketBoxError
+from rocketbox.errors import NoRouteError, RemotingError, RocketBoxError
 from rocketbox.message import MessageQueue
+from rocketbox.rare_log import RareLog
 from rocketbox.spark.worker_client import gather
 
 __all__ = ["TopicWatch"]
@@ -40,8 +41,9 @@ class TopicWatch:
         self._queues: list[MessageQueue] = []
 
     async def until_there(self) -> bool:
-        """Return when the topic exists; whether it did at once. Raises RemotingError when no name server answers."""
-        waited, told = False, -REMIND
+        """Return when the topic exists; whether that was so as soon as a name server has answered."""
+        missing, told, silence = False, -REMIND, RareLog(_log, REMIND)
+        waits: str | None = None
         while True:
             try:
                 self._queues = await self._admin.queues(self._topic)
@@ -50,14 +52,20 @@ class TopicWatch:
                 now = self._clock.monotonic()
                 if now - told >= REMIND:
                     told = now
-                    what = "still no route for topic %s" if waited else "topic %s does not exist yet"
+                    what = "still no route for topic %s" if missing else "topic %s does not exist yet"
                     _log.warning(f"Spark listener %s: {what}; it is asked for each second", self._group, self._topic)
-                waited, self.trouble = True, f"waits for topic {self._topic}, which no name server knows yet"
+                missing, waits = True, f"waits for topic {self._topic}, which no name server knows yet"
+            except RemotingError as error:
+                waits = f"waits for a name server, to ask it for topic {self._topic}: {error}"
+                silence.tell(
+                    logging.WARNING, self._clock.monotonic(), "silent", "Spark listener %s %s", self._group, waits
+                )
+            self.trouble = waits
             await self._clock.sleep(MISSING_INTERVAL)
-        if waited:
+        if waits is not None:
             self.trouble = None
             _log.info("Spark listener %s: topic %s is there now", self._group, self._topic)
-        return not waited
+        return not missing
 
     async def watch(self) -> None:
         """Look at it for ever."""

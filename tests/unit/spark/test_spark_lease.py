@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from rocketbox.client import ClientOptions, MQClientInstance
-from rocketbox.errors import NoRouteError, RocketBoxError
+from rocketbox.errors import NoRouteError
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.bodies import decode_lock_batch_request
 from rocketbox.protocol.codes import RequestCode, ResponseCode
@@ -420,29 +420,45 @@ async def test_what_was_given_back_is_not_taken_again_by_its_keeper() -> None:
         assert (await two.take()).held
 
 
-async def test_who_stood_by_takes_over_also_when_its_brokers_were_away_meanwhile() -> None:
+@pytest.mark.parametrize("what", ["the name server refuses", "the name server is away", "the topic has no route"])
+async def test_who_stood_by_takes_over_at_once_also_when_its_brokers_were_away_for_long(what: str) -> None:
     """Else it would go on from a checkpoint that is not shared, and not wait until the former holder knows."""
     async with world() as made, made.driver("one") as one, made.driver("two") as two:
         assert (await one.take()).held
         lost = keeping(made, one)
-        stood_by = anyio.Event()
+        told: list[LeaseAnswer] = []
+        took_over: list[bool] = []
         async with Supervisor("listener", made.clock) as tasks:
-            keeper = LeaseKeeper(two, "g", "T", tasks=tasks, clock=made.clock, waits=lambda answer: stood_by.set())
-            scripts = made.cluster.name_server.scripts
-            route = scripts[RequestCode.GET_ROUTEINFO_BY_TOPIC]
+            keeper = LeaseKeeper(two, "g", "T", tasks=tasks, clock=made.clock, waits=told.append)
 
-            async def fails_when_it_has_stood_by() -> None:
-                await stood_by.wait()
-                scripts[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda *_: RemotingCommand.response(code=1, remark="away")
+            async def take() -> None:
+                took_over.append(await keeper.take())
 
-            made.tasks.start_soon(fails_when_it_has_stood_by)
-            with pytest.raises(RocketBoxError):
-                await made.run(keeper.take)
-            scripts[RequestCode.GET_ROUTEINFO_BY_TOPIC] = route
+            made.tasks.start_soon(take)
+            await made.clock.advance(1)
+            assert told[-1].by_another
+            name_server = made.cluster.name_server
+            route = name_server.scripts[RequestCode.GET_ROUTEINFO_BY_TOPIC]
+            if what == "the name server is away":
+                await name_server.stop()
+            else:
+                code = ResponseCode.TOPIC_NOT_EXIST if what == "the topic has no route" else 1
+                name_server.scripts[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda *_: RemotingCommand.response(
+                    code=code, remark="away"
+                )
+            await made.clock.advance(301)
+            assert took_over == []
+            assert not told[-1].held
+            assert not told[-1].by_another
+            assert told[-1].why.startswith("the brokers of topic T cannot be asked for: ")
+            name_server.scripts[RequestCode.GET_ROUTEINFO_BY_TOPIC] = route
+            if what == "the name server is away":
+                await made.cluster.restart(name_server)
             made.locks["a"].forget()  # all were restarted
-            began = made.clock.now
-            assert await made.run(keeper.take), "it has seen another driver"
-            assert made.clock.now - began >= 20
+            await made.clock.advance(19)
+            assert took_over == [], "the former holder may not know it yet"
+            await made.clock.advance(8)
+            assert took_over == [True], "it has seen another driver"
             assert lost
             await keeper.release()
 

@@ -188,3 +188,24 @@ async def test_a_topic_that_does_not_exist_is_asked_for_each_second_and_told_eac
         assert there == [False]
         assert watch.trouble is None
         assert caplog.records[-1].getMessage() == "Spark listener g: topic T is there now"
+
+
+async def test_a_name_server_that_is_away_is_waited_for_and_asked_each_second(caplog: pytest.LogCaptureFixture) -> None:
+    there: list[bool] = []
+
+    async def wait() -> None:
+        there.append(await watch.until_there())
+
+    async with watched() as (world, watch, tasks):
+        world.cluster.add_topic("T")
+        await world.cluster.name_server.stop()
+        tasks.start_soon(wait)
+        await world.clock.advance(300)
+        assert there == []
+        assert str(watch.trouble).startswith("waits for a name server, to ask it for topic T: cannot connect to")
+        told = [each.getMessage() for each in caplog.records if each.name == "rocketbox.spark.topic_watch"]
+        assert 4 <= len(told) <= 6
+        await world.cluster.restart(world.cluster.name_server)
+        await world.clock.advance(5)
+        assert there == [True], "the topic was there all the time"
+        assert watch.trouble is None
