@@ -200,7 +200,8 @@ class SparkListenerContainer:
             self._is(SparkListenerState.STOPPED)
 
     async def _end_threads(self, *error: Any) -> None:
-        with self._clock.move_on_after(LAST_BATCH):  # a Java process that answers nothing holds them
+        # A Java process that answers nothing holds them until it is killed, which comes with the session's end.
+        with self._clock.move_on_after(LAST_BATCH if self._stop.java_answers else 0.0):
             await self._threads.__aexit__(None, None, None)
 
     async def session(self) -> SparkSession:

@@ -7,6 +7,7 @@ same batch when it is repeated.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -26,6 +27,8 @@ from rocketbox.spark.taken_away import TakenAway
 from rocketbox.spark.worker_client import gather, patiently
 
 __all__ = ["StreamProgress", "ranges_between"]
+
+_log = logging.getLogger(__name__)
 
 SURE_FOR = 10.0  # seconds after which a queue that has grown is compared again, also over the same connection
 SAMPLE = 32  # messages that a queue's row size is reckoned from
@@ -53,6 +56,8 @@ class StreamProgress:
         self._taken_away = TakenAway(options.selection, clock, fails=options.fail_on_data_loss)
         self._same: dict[MessageQueue, tuple[float, object]] = {}
         """When each queue was last seen to be the one of the checkpoint, and over which connection."""
+        self._absent: frozenset[tuple[str, str]] = frozenset()
+        """Topics, with their brokers, that the checkpoint has and that no name server names."""
         self._target: QueueOffsets | None = None
         self._turns = Turns()
         least = options.min_offsets_per_trigger
@@ -93,7 +98,9 @@ class StreamProgress:
         else:
             last = dict(self._target)
         connections = {queue: admin.connection_to(queue) for queue in last}
-        await self._taken_away.look(admin, start, dict.fromkeys(self.ends.away, 0) | last)
+        present = dict.fromkeys(self.ends.away, 0) | last
+        self._tell_absent(start, present)
+        await self._taken_away.look(admin, start, present)
         for queue in self.ends.away:
             self._same.pop(queue, None)  # whoever comes back in its place has to show who it is
         unsure = [queue for queue in last if queue in start.queues and self._unsure(admin, queue, start, last[queue])]
@@ -101,6 +108,33 @@ class StreamProgress:
         backlog = await self._backlog(admin, start, {q: end for q, end in last.items() if q not in silent})
         moved = backlog.last if not limited else await self._limit(admin, backlog)
         return await self._with_witnesses(admin, start, backlog.first, moved, connections)
+
+    def _tell_absent(self, start: StreamOffset, present: Collection[MessageQueue]) -> None:
+        """Tell, once each time, what has no route: the topic was deleted, or its broker has gone, perhaps for ever.
+
+        Which of these it is, and often whether anything was unread, nobody can know: it is no reason to end.
+        """
+        if not present:  # that is told where it is asked for
+            return
+        there = {(queue.topic, queue.broker_name) for queue in present}
+        absent = frozenset((queue.topic, queue.broker_name) for queue in start.queues) - there
+        for topic, broker in sorted(absent - self._absent):
+            ends = self.ends.last
+            unread = sum(
+                max(0, ends.get(queue, 0) - progress.next)
+                for queue, progress in start.queues.items()
+                if (queue.topic, queue.broker_name) == (topic, broker)
+            )
+            known = (
+                f"{unread} messages of it were not read" if unread else "whether it has unread messages is not known"
+            )
+            _log.warning(
+                "topic %s of broker %s, which was read before, has no route: the broker is away, or the topic was "
+                "deleted there; %s, and the rest is read on without it until it is back", topic, broker, known,
+            )  # fmt: skip
+        for topic, broker in sorted(self._absent - absent):
+            _log.warning("topic %s of broker %s has a route again, and is read on", topic, broker)
+        self._absent = absent
 
     def _unsure(self, admin: Admin, queue: MessageQueue, start: StreamOffset, end: int) -> bool:
         offset = start.queues[queue].next

@@ -26,7 +26,7 @@ from rocketbox.errors import ConfigurationError
 from rocketbox.listeners import ContainerStatus
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
-from rocketbox.spark import session
+from rocketbox.spark import listener, session
 from rocketbox.spark.batch import SparkBatch
 from rocketbox.spark.detached import Detached
 from rocketbox.spark.java import JavaNotFoundError
@@ -218,6 +218,32 @@ async def test_a_stop_does_not_wait_for_a_session_that_is_still_being_made(
     )
     java.go.set()
     await anyio.to_thread.run_sync(java.ended.wait)
+
+
+async def test_a_stop_waits_for_no_thread_that_a_java_process_holds_which_answers_nothing(
+    tmp_path: Path, client: MQClientInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is killed later in the stop, whose time that is: else nothing of it would be left."""
+
+    def no_java() -> None:
+        raise JavaNotFoundError("no Java")
+
+    monkeypatch.setattr(session, "has_session", lambda: False)
+    monkeypatch.setattr(session, "find_java", no_java)
+    monkeypatch.setattr(listener, "LAST_BATCH", 2 * PATIENCE)
+    go = threading.Event()
+    try:
+        async with anyio.create_task_group() as tasks:
+            with anyio.fail_after(PATIENCE):
+                async with SparkRuntime("t", {}) as runtime, container(tmp_path, runtime, client) as held:
+                    await held.wait()
+                    for _ in range(2):
+                        tasks.start_soon(held._threads.run, go.wait)
+                    held._stop.java_answers = False
+            assert held.status is SparkListenerState.STOPPED
+            go.set()
+    finally:
+        go.set()
 
 
 async def test_who_asks_for_a_session_that_somebody_has_waited_for_gets_that_one(

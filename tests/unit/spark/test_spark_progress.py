@@ -500,6 +500,57 @@ async def test_one_broker_away_does_not_stop_the_others() -> None:
         assert nexts(restarted) == {Q0: 10, THERE: 5}
 
 
+async def test_a_broker_that_has_left_the_route_is_told_once_and_with_what_it_has_unread(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its other queues go on, and nothing else would tell: a broker that stops in order leaves the route at once."""
+    async with store("orders", queues=1) as here:
+        clock = StillClock()
+        reader = progress(here, clock, maxOffsetsPerTrigger="4")
+        async with five_at_each(here):
+            end = await reader.next(here.admin, INITIAL)
+            assert nexts(end) == {Q0: 2, THERE: 2}
+            assert told_by(caplog, "progress") == []
+        here.admin.timeout = 0.2
+        for _ in range(20):
+            clock.slept += 10
+            end = await reader.next(here.admin, again(end))
+        assert nexts(end) == {Q0: 5, THERE: 2}
+        (told,) = told_by(caplog, "progress")
+        assert told.startswith("topic orders of broker broker-b, which was read before, has no route: ")
+        assert "; 3 messages of it were not read, and" in told
+        restarted = progress(here, clock)
+        await restarted.aim(here.admin)
+        assert await restarted.next(here.admin, again(end)) == end
+        _, told = told_by(caplog, "progress")
+        assert "; whether it has unread messages is not known, and" in told
+        async with five_at_each(here):
+            clock.slept += 60
+            with pytest.raises(CheckpointError):  # it is another one here
+                await reader.next(here.admin, again(end))
+        assert told_by(caplog, "progress")[2:] == ["topic orders of broker broker-b has a route again, and is read on"]
+
+
+async def test_a_topic_of_a_pattern_that_is_deleted_with_unread_messages_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    eu = MessageQueue("orders_eu", "broker-a", 0)
+    async with store("orders", "orders_eu", queues=1) as here:
+        clock = StillClock()
+        reader = progress(here, clock, topicPattern="orders.*")
+        await here.send(Q0, TEXTS[:5])
+        await here.send(eu, TEXTS[:5])
+        end = await reader.next(here.admin, INITIAL)
+        await here.admin.delete_topic("orders_eu")
+        await here.send(Q0, TEXTS[:5])
+        for _ in range(10):
+            clock.slept += 10
+            end = await reader.next(here.admin, again(end))
+        assert nexts(end) == {Q0: 10, eu: 5}
+        (told,) = told_by(caplog, "progress")
+        assert told.startswith("topic orders_eu of broker broker-a, which was read before, has no route: ")
+
+
 async def test_a_batch_waits_for_no_broker_that_it_reads_nothing_of() -> None:
     async with store("orders", queues=1) as here:
         clock = StillClock()
