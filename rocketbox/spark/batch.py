@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike
@@ -33,6 +33,8 @@ class SparkBatch:
     spark: SparkSession
     written: set[str] = field(default_factory=set, repr=False, compare=False)
     """Where :meth:`write` has written in this call."""
+    extent: Mapping[str, tuple[int, int]] = field(default_factory=dict, repr=False, compare=False)
+    """From which offset on, and up to before which one, it reads each queue; nothing where that is not known."""
     runner: Runner | None = field(default=None, repr=False, compare=False)
     """How :meth:`run` runs something; None for a batch that a test has made."""
 

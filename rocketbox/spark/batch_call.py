@@ -106,8 +106,18 @@ class BatchCall:
         self._delivery = delivery
         self._servers = servers
 
-    def __call__(self, rows: DataFrame, batch: int, attempt: int, query_id: str, portal: BlockingPortal) -> Any:
+    def __call__(
+        self,
+        rows: DataFrame,
+        batch: int,
+        attempt: int,
+        query_id: str,
+        portal: BlockingPortal,
+        extent: Mapping[str, tuple[int, int]] | None = None,
+    ) -> Any:
         """What the function returns; async functions run in the loop of ``portal``, whose thread is another one.
+
+        ``extent`` is what the batch reads of each queue, where that is known.
 
         Raises what the function raises, and InvalidRowError where ``on_invalid`` is ``fail``.
         """
@@ -122,6 +132,7 @@ class BatchCall:
                 group=self._options.group,
                 attempt=attempt,
                 spark=session,
+                extent=extent or {},
                 runner=partial(self._run_in, jobs),
             ),
             SparkSession: session,

@@ -28,6 +28,7 @@ from rocketbox.spark.given_up import frame_of, remains_of
 from rocketbox.spark.lease import Lease, LeaseLostError
 from rocketbox.spark.listener_options import SparkListenerOptions
 from rocketbox.spark.offsets import QueueRange
+from rocketbox.spark.offsets import in_words as in_words_of
 from rocketbox.spark.progress import ranges_between
 from rocketbox.spark.query import in_words, is_of_a_stop, is_of_reading
 from rocketbox.spark.query_options import OnFailedBatch
@@ -232,4 +233,5 @@ class BatchRunner:
         query_id = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         if not query_id:  # two sinks that name batches by it would overwrite each other
             raise RuntimeError("Spark does not say which query the batch belongs to (sql.streaming.queryId)")
-        self._function(rows, batch, attempt, query_id, self._portal)
+        extent = {in_words_of(each.queue): (each.start, each.end) for each in self._ranges or () if each}
+        self._function(rows, batch, attempt, query_id, self._portal, extent)

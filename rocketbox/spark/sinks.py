@@ -6,7 +6,9 @@ may write at the same time: a driver that was paused beyond its lease, or its Ja
 another one has taken over. Spark's jobs in one folder would take over one another's files, so where a folder is renamed
 in one step each attempt writes to a folder of its own, which no reader looks into, and gives it the batch's name when
 it is whole; the first one counts. Elsewhere (object stores) it writes over whatever was left in the batch's folder.
-Delta keeps ``txnAppId`` and ``txnVersion`` with each commit and skips one that it has.
+A folder also says which offsets its batch has read (``_offsets``): a checkpoint that is older than the sink, such as
+one that was restored from a copy, has Spark plan other batches under the same ids, and what they have beyond those that
+stand there would be lost. Delta keeps ``txnAppId`` and ``txnVersion`` with each commit and skips one that it has.
 
 Source: Apache Spark 4.3.0 ``FileOutputCommitter`` (``_SUCCESS``), ``HadoopFSUtils.shouldFilterOutPathName`` (``_``);
 Apache Hadoop 3.4 ``FileSystem.rename`` (into a folder that is there, not over it); the Delta transaction log protocol
@@ -16,6 +18,7 @@ Apache Hadoop 3.4 ``FileSystem.rename`` (into a folder that is there, not over i
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,6 +30,7 @@ from pyspark.sql import functions as f
 
 from rocketbox.clock import RealClock
 from rocketbox.safe_repr import safe_str
+from rocketbox.spark.checkpoint import RESET, CheckpointError
 
 if TYPE_CHECKING:
     from rocketbox.spark.batch import SparkBatch
@@ -36,7 +40,7 @@ __all__ = ["folder_of", "is_done", "write_once"]
 FILES = ("parquet", "orc", "json", "csv", "avro", "text", "xml")
 DELTA = "delta"
 QUERY, BATCH = "query", "batch"
-SUCCESS, DELTA_LOG = "_SUCCESS", "_delta_log"
+SUCCESS, OFFSETS, DELTA_LOG = "_SUCCESS", "_offsets", "_delta_log"
 WHOLE_FOLDER = {"partitionOverwriteMode": "static", "mapreduce.fileoutputcommitter.marksuccessfuljobs": "true"}
 """Whatever session and cluster say: all that stands in a batch's folder is replaced, and a whole one is marked."""
 OURS_OF_FILES = {"txnappid", "txnversion", "path", *map(str.lower, WHOLE_FOLDER)}
@@ -53,10 +57,13 @@ def folder_of(batch: SparkBatch, path: str) -> str:
 
 
 def is_done(batch: SparkBatch, path: str) -> bool:
-    """Whether the batch stands at path as a whole: in a folder of files, or in the log of a Delta table."""
+    """Whether the batch stands at path as a whole: in a folder of files, or in the log of a Delta table.
+
+    Raises CheckpointError where files of other offsets stand there under its id.
+    """
     if _exists(batch, f"{path.rstrip('/')}/{DELTA_LOG}"):
         return _is_in_delta(batch, path)
-    return is_whole(batch, folder_of(batch, path))
+    return _stands(batch, folder_of(batch, path))
 
 
 def write_once(
@@ -104,15 +111,17 @@ def _write_files(batch: SparkBatch, writer: DataFrameWriter, path: str) -> bool:
     """Whether the batch's folder is of this write."""
     folder = folder_of(batch, path)
     files, _ = _place(batch, folder)
-    done = is_whole(batch, folder)
+    done = _stands(batch, folder)
     if files.getUri().getScheme() not in RENAMES_AT_ONCE:
         if not done:
             writer.mode("overwrite").save(folder)
+            _note_offsets(batch, folder)
         return not done
     drafts = f"{path.rstrip('/')}/{QUERY}={batch.query_id}/_{BATCH}-{batch.id}"
     if not done:
         draft = f"{drafts}/_{RealClock().uuid()}"  # a name that no reader looks at, wherever a rename puts it
         writer.mode("error").save(draft)
+        _note_offsets(batch, draft)
         done = not _put(batch, draft, folder)
     files.delete(_place(batch, drafts)[1], True)  # also what attempts have left that were killed
     return not done
@@ -122,7 +131,7 @@ def _put(batch: SparkBatch, draft: str, folder: str) -> bool:
     """Give a whole draft the name of the batch's folder; False when another attempt has done so meanwhile."""
     files, place = _place(batch, folder)
     left = files.exists(place)  # asked before: what comes from now on is whole, and is not deleted
-    if is_whole(batch, folder):
+    if _stands(batch, folder):
         return False
     if left:  # part of a batch, from a version that wrote it in its place
         files.delete(place, True)
@@ -136,9 +145,55 @@ def _put(batch: SparkBatch, draft: str, folder: str) -> bool:
     return True
 
 
-def is_whole(batch: SparkBatch, folder: str) -> bool:
-    """Whether a write to the folder has ended."""
-    return _exists(batch, f"{folder}/{SUCCESS}")
+def _stands(batch: SparkBatch, folder: str) -> bool:
+    """Whether a write to the folder has ended. Raises CheckpointError when that was of other offsets."""
+    if not _exists(batch, f"{folder}/{SUCCESS}"):
+        return False
+    there = _noted_offsets(batch, folder)
+    if there and batch.extent and there != batch.extent:
+        raise _other_offsets(batch, folder, there)
+    return True
+
+
+def _other_offsets(batch: SparkBatch, folder: str, there: Mapping[str, tuple[int, int]]) -> CheckpointError:
+    queue = min(name for name in {*there, *batch.extent} if there.get(name) != batch.extent.get(name))
+
+    def told(extent: Mapping[str, tuple[int, int]]) -> str:
+        return f"offsets {extent[queue][0]} to {extent[queue][1] - 1}" if queue in extent else "nothing"
+
+    return CheckpointError(
+        f"batch {batch.id} stands at {folder} with {told(there)} of {queue}, and the query has planned it with "
+        f"{told(batch.extent)}: the checkpoint is older than what was written by it, such as one that was restored "
+        "from a copy. Nothing was written, since messages would be skipped. Move the folders of this batch and of all "
+        f"later ones of the query away: they are written anew; or begin with another checkpoint ({RESET})"
+    )
+
+
+def _note_offsets(batch: SparkBatch, folder: str) -> None:
+    """Say in a folder that is whole which offsets its batch has read, where that is known."""
+    if batch.extent:
+        files, place = _place(batch, f"{folder}/{OFFSETS}")
+        output = files.create(place, True)
+        try:
+            output.write(json.dumps(dict(batch.extent)).encode())
+        finally:
+            output.close()
+
+
+def _noted_offsets(batch: SparkBatch, folder: str) -> dict[str, tuple[int, int]]:
+    """What :func:`_note_offsets` has said; nothing where it has said nothing, or was cut short."""
+    files, place = _place(batch, f"{folder}/{OFFSETS}")
+    if not files.exists(place):
+        return {}
+    java: Any = batch.spark.sparkContext._jvm
+    stream = files.open(place)
+    try:
+        found = json.loads(str(java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")))
+        return {str(queue): (int(start), int(end)) for queue, (start, end) in found.items()}
+    except (ValueError, TypeError, AttributeError, Py4JJavaError):
+        return {}
+    finally:
+        stream.close()
 
 
 def _append_to_delta(batch: SparkBatch, writer: DataFrameWriter, path: str) -> None:

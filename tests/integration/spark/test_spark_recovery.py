@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from contextlib import suppress
 from datetime import timedelta
@@ -66,6 +67,49 @@ async def test_a_listener_that_reads_again_what_its_group_has_read_comes_back_an
         hold.set()
         await until(lambda: second.state().progress["lag"] == 0)
     assert sorted(seen) == list(range(12))
+
+
+async def test_a_checkpoint_that_was_restored_from_a_copy_skips_nothing_that_its_sink_does_not_have(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    """In a back-fill, where the group stands does not show it: that stood further before."""
+    checkpoint, copied, lake = tmp_path / "checkpoint", tmp_path / "copy", tmp_path / "lake"
+    await send(broker, topic, 0, 12)
+    admin = Admin(instance=client)
+    for queue in await admin.queues(topic):
+        await admin.commit(topic[-40:], queue, 100)
+    is_copied = False
+
+    def handle(rows: DataFrame, batch: SparkBatch) -> None:
+        if batch.id == 1 and not is_copied:
+            raise ArithmeticError("not now")
+        batch.write(rows.select("body"), lake)
+
+    def listener(most: int) -> Any:
+        return spark_listener(
+            handle, client, topic, checkpoint, starting_offsets="earliest", max_messages=most, trigger="available_now"
+        )
+
+    async with listener(4) as first:
+        await until(lambda: first.error is not None)
+    shutil.copytree(checkpoint, copied)
+    is_copied = True
+    async with listener(4) as second:
+        await until(lambda: second.has_ended)
+    await send(broker, topic, 12, 16)
+    shutil.rmtree(checkpoint)
+    copied.rename(checkpoint)
+    async with listener(8) as third:
+        await until(lambda: third.has_ended)
+        state = third.state()
+        assert third.status is SparkListenerState.FAILED
+        assert "the checkpoint is older than what was written by it" in str(state.reason)
+    for folder in lake.glob("query=*/batch=2"):
+        folder.rename(tmp_path / "aside")
+    async with listener(8) as fourth:
+        await until(lambda: fourth.has_ended)
+        assert fourth.status is SparkListenerState.FINISHED, fourth.state().reason
+    assert rows_in(spark.read.parquet(str(lake))) == list(range(16))
 
 
 async def test_the_group_is_told_of_a_batch_when_it_is_done_and_not_when_the_next_one_comes(

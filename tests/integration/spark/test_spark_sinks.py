@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 
 from rocketbox.spark import sinks
 from rocketbox.spark.batch import SparkBatch
+from rocketbox.spark.checkpoint import CheckpointError
 from tests.support.spark.topics import wait_for
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ pytestmark = pytest.mark.spark
 QUERY = str(UUID(int=1))
 
 
-def batch_of(spark: SparkSession, number: int = 0, query: str = QUERY) -> SparkBatch:
-    return SparkBatch(id=number, query_id=query, topic="t", group="g", attempt=1, spark=spark)
+def batch_of(spark: SparkSession, number: int = 0, query: str = QUERY, **more: Any) -> SparkBatch:
+    return SparkBatch(id=number, query_id=query, topic="t", group="g", attempt=1, spark=spark, **more)
 
 
 def numbers(spark: SparkSession, path: Path) -> list[int]:
@@ -47,6 +48,39 @@ def test_a_batch_that_comes_again_is_written_once(spark: SparkSession, tmp_path:
     assert batch_of(spark, 0, str(UUID(int=2))).write(spark.range(7, 8), path)  # another query
     assert numbers(spark, path) == list(range(8))
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_batch_that_was_planned_anew_with_other_offsets_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """As by a checkpoint that was restored from a copy: to take it for done would lose what it has beyond the first."""
+    one = {"t broker-a/0": (300, 305)}
+    first = batch_of(spark, extent=one)
+    assert first.write(spark.range(5), tmp_path)
+    assert batch_of(spark, extent=one).already_done(tmp_path)
+    assert not batch_of(spark, extent=one).write(spark.range(5), tmp_path)
+    assert not batch_of(spark).write(spark.range(5), tmp_path), "of which it is not known what it has read"
+    for other, text in (
+        (
+            {"t broker-a/0": (300, 307)},
+            "with offsets 300 to 304 of t broker-a/0, and the query has planned it with offs",
+        ),
+        (
+            {**one, "t broker-a/1": (0, 2)},
+            "with nothing of t broker-a/1, and the query has planned it with offsets 0 to",
+        ),
+        (
+            {"t broker-b/0": (0, 5)},
+            "with offsets 300 to 304 of t broker-a/0, and the query has planned it with nothing",
+        ),
+    ):
+        again = batch_of(spark, extent=other)
+        with pytest.raises(CheckpointError, match=text):
+            again.write(spark.range(7), tmp_path)
+        with pytest.raises(CheckpointError, match="the checkpoint is older than what was written by it"):
+            again.already_done(tmp_path)
+    assert numbers(spark, tmp_path) == list(range(5))
+    (tmp_path / f"query={QUERY}" / "batch=0").rename(tmp_path.parent / "aside")
+    assert again.write(spark.range(7), tmp_path), "as the error says"
+    assert numbers(spark, tmp_path) == list(range(7))
 
 
 def test_what_a_crash_has_left_of_a_batch_is_replaced(spark: SparkSession, tmp_path: Path) -> None:

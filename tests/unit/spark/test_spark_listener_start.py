@@ -231,14 +231,20 @@ async def test_a_stop_waits_for_no_thread_that_a_java_process_holds_which_answer
     monkeypatch.setattr(session, "has_session", lambda: False)
     monkeypatch.setattr(session, "find_java", no_java)
     monkeypatch.setattr(listener, "LAST_BATCH", 2 * PATIENCE)
-    go = threading.Event()
+    begun, go = threading.Semaphore(0), threading.Event()
+
+    def hang() -> None:
+        begun.release()
+        go.wait()
+
     try:
         async with anyio.create_task_group() as tasks:
             with anyio.fail_after(PATIENCE):
                 async with SparkRuntime("t", {}) as runtime, container(tmp_path, runtime, client) as held:
                     await held.wait()
                     for _ in range(2):
-                        tasks.start_soon(held._threads.run, go.wait)
+                        tasks.start_soon(held._threads.run, hang)
+                        await anyio.to_thread.run_sync(begun.acquire)
                     held._stop.java_answers = False
             assert held.status is SparkListenerState.STOPPED
             go.set()
