@@ -15,26 +15,32 @@ import anyio
 
 from rocketbox.client import Admin
 from rocketbox.clock import Clock
-from rocketbox.errors import BrokerError, RocketBoxError
+from rocketbox.errors import BrokerError, ClientError, RocketBoxError
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import ResponseCode, retry_topic
 from rocketbox.rare_log import RareLog
 from rocketbox.spark.asking import ask_each
 from rocketbox.spark.group_topics import make_group_topic
 
-__all__ = ["Following", "GroupMirror"]
+__all__ = ["ABSENCE", "Following", "GroupMirror"]
 
 _log = logging.getLogger(__name__)
 
+ABSENCE = 15.0  # seconds for which a stream's source leaves a broker out that does not answer
 AGAIN = 5.0  # seconds until what was not mirrored is tried again
 
 
 class GroupMirror:
-    """Commits offsets of batches that are done; a failure costs the mirror a moment, never the query."""
+    """Commits offsets of batches that are done; a failure costs the mirror a moment, never the query.
 
-    def __init__(self, group: str, clock: Clock) -> None:
+    A broker that does not answer is left out for ``absence`` seconds, for whom batches wait while it is asked.
+    """
+
+    def __init__(self, group: str, clock: Clock, *, absence: float = 0.0) -> None:
         self._group = group
         self._clock = clock
+        self._absence = absence
+        self._away: dict[str, float] = {}  # by broker: until when it is left out
         self._mirrored: dict[MessageQueue, int] = {}
         self._found_on: set[str] = set()  # brokers that have the retry topic
         self._told = RareLog(_log, period=60.0)
@@ -45,7 +51,9 @@ class GroupMirror:
 
     async def follow(self, admin: Admin, offsets: Mapping[MessageQueue, int]) -> None:
         """Let the group go on at ``offsets``, at each queue that it has not gone beyond already."""
-        moved = self.behind(offsets)
+        now = self._clock.monotonic()
+        behind = self.behind(offsets)
+        moved = {queue: offset for queue, offset in behind.items() if self._away.get(queue.broker_name, now) <= now}
 
         async def commit(queue: MessageQueue) -> None:
             committed = await admin.committed(self._group, queue)
@@ -57,14 +65,17 @@ class GroupMirror:
         except RocketBoxError as refusal:  # which will not pass
             done, failed = {}, dict.fromkeys(moved, refusal)
         self._mirrored |= {queue: moved[queue] for queue in done}
-        if failed:
-            queue, error = min(failed.items())
+        until = self._clock.monotonic() + self._absence
+        self._away |= dict.fromkeys({each.broker_name for each in failed} - {each.broker_name for each in done}, until)
+        # A broker without an address has left the route, perhaps for ever: who asks for routes tells that once.
+        if told := {each: why for each, why in failed.items() if not isinstance(why, ClientError)}:
+            queue, error = min(told.items())
             self._told.tell(
                 logging.WARNING, self._clock.monotonic(), "failed",
                 "the offsets of group %s were not mirrored in %d queues yet, such as %s: %s",
-                self._group, len(failed), queue, error,
+                self._group, len(told), queue, error,
             )  # fmt: skip
-        elif done:
+        elif done and len(moved) == len(behind):
             self._told.over("failed")
         if brokers := {queue.broker_name for queue in done} - self._found_on:
             await self._let_tools_find(admin, brokers)

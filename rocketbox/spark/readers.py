@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
 from rocketbox.client import Admin
 from rocketbox.message import MessageQueue
 from rocketbox.spark.checkpoint import INITIAL, StreamOffset, decode_offset, encode_ends, encode_offset
-from rocketbox.spark.mirror import GroupMirror
+from rocketbox.spark.mirror import ABSENCE, GroupMirror
 from rocketbox.spark.offsets import QueueOffsets, QueueRange, pack
 from rocketbox.spark.options import SourceOptions
 from rocketbox.spark.progress import StreamProgress
@@ -167,7 +167,9 @@ class RocketMQStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvail
     @cached_property
     def _mirror(self) -> GroupMirror | None:
         group = self.options.group if self.options.commit_offsets else None
-        return None if group is None else GroupMirror(group, client(self.options.servers).clock)
+        if group is None:
+            return None
+        return GroupMirror(group, client(self.options.servers).clock, absence=ABSENCE)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Always the same: Spark asks twice, and once more when batch 0 is repeated.

@@ -381,6 +381,45 @@ async def test_tools_find_the_brokers_of_a_mirrored_group_by_its_retry_topic() -
         assert here.requests.by_code[RequestCode.GET_ROUTEINFO_BY_TOPIC] == before, "it is looked for once"
 
 
+async def test_a_broker_that_is_away_holds_up_no_batch_of_a_stream_whose_group_follows(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A stream asks before each batch, and each question to a machine that is gone takes seconds."""
+    clock = StillClock()
+    async with store("orders", queues=1) as here:
+        mirror = GroupMirror("etl", clock, absence=15)
+        async with five_at_each(here) as other:
+            here.requests.away.add(other.address)
+            before = here.requests.by_code[RequestCode.QUERY_CONSUMER_OFFSET]
+            for count in range(1, 6):
+                for _ in range(10):
+                    clock.slept += 1
+                    await mirror.follow(here.admin, {Q0: count, THERE: 5})
+                assert await here.admin.committed("etl", Q0) == count
+            asked = here.requests.by_code[RequestCode.QUERY_CONSUMER_OFFSET] - before - 2 * 5
+            assert 3 <= asked <= 5
+            (told,) = told_by(caplog, "mirror")
+            assert "the offsets of group etl were not mirrored in 1 queues yet, such as MessageQueue(" in told
+            here.requests.away.clear()
+            clock.slept += 16
+            await mirror.follow(here.admin, {Q0: 5, THERE: 5})
+            assert await here.admin.committed("etl", THERE) == 5
+
+
+async def test_a_broker_that_was_taken_out_of_service_is_no_lasting_trouble_of_a_group_that_follows(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A checkpoint knows its queues for ever; that it has no route is told once."""
+    clock = StillClock()
+    async with store("orders", queues=1) as here:
+        mirror = GroupMirror("etl", clock)
+        for _ in range(100):
+            clock.slept += 10
+            await mirror.follow(here.admin, {Q0: 3, THERE: 5})
+        assert await here.admin.committed("etl", Q0) == 3
+        assert told_by(caplog, "mirror") == []
+
+
 async def test_a_group_beyond_the_end_of_its_queue_begins_there_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
     async with store("orders") as here:
         await here.send(Q0, TEXTS[:10])
