@@ -3,7 +3,7 @@
 Each offset goes with its witness, the last message before it (``checkpoint``). Before a process goes on from an offset
 it pulls that message again: another one there is another store. Store time and place in the commit log are compared;
 both are the same on a master, its replicas, and whoever is made master among them. What cannot be known (no witness,
-or one that was deleted) is not compared.
+or one that was deleted, or whose record is damaged) is not compared.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from rocketbox.client import Admin
 from rocketbox.clock import Clock
 from rocketbox.message import MessageQueue
 from rocketbox.spark.checkpoint import RESET, CheckpointError, QueueProgress, StreamOffset, Witness
+from rocketbox.spark.looking import look_at
 from rocketbox.spark.loss import DELETED_BY_NOW, SETTLE, SETTLE_PAUSE
 from rocketbox.spark.offsets import in_words
 from rocketbox.spark.selection import Selection
@@ -25,8 +26,8 @@ async def witness_before(admin: Admin, queue: MessageQueue, offset: int) -> Witn
     """The witness of an offset; None when there is no message before it (any more)."""
     if offset == 0:
         return None
-    result = await admin.pull(queue, offset - 1, 1, decompress=False)
-    for message in result.messages:
+    result = await look_at(admin, queue, offset - 1)
+    for message in result.messages if result is not None else ():
         if message.queue_offset == offset - 1:
             return Witness(message.store_timestamp_ms, message.commit_log_offset)
     return None
@@ -43,7 +44,8 @@ async def difference(admin: Admin, queue: MessageQueue, progress: QueueProgress,
     last = progress.next - 1
     since = clock.monotonic()
     while True:
-        result = await admin.pull(queue, last, 1, decompress=False)
+        if (result := await look_at(admin, queue, last)) is None:
+            return None
         for message in result.messages:
             if message.queue_offset == last:
                 found = Witness(message.store_timestamp_ms, message.commit_log_offset)

@@ -20,6 +20,7 @@ from rocketbox.spark.checkpoint import QueueProgress, StreamOffset
 from rocketbox.spark.ends import Ends
 from rocketbox.spark.identity import another_store, check_ownership, difference, witness_before
 from rocketbox.spark.limits import FewRows, Turns, limit_bytes, limit_rows
+from rocketbox.spark.looking import row_bytes
 from rocketbox.spark.offsets import QueueOffsets, QueueRange, in_words
 from rocketbox.spark.options import SourceOptions
 from rocketbox.spark.starting import PlaceKind, resolve, within
@@ -31,7 +32,6 @@ __all__ = ["StreamProgress", "ranges_between"]
 _log = logging.getLogger(__name__)
 
 SURE_FOR = 10.0  # seconds after which a queue that has grown is compared again, also over the same connection
-SAMPLE = 32  # messages that a queue's row size is reckoned from
 
 
 @dataclass(frozen=True)
@@ -281,10 +281,3 @@ def ranges_between(start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
     begin = {queue: progress.first for queue, progress in end.queues.items()}
     begin |= {queue: progress.next for queue, progress in start.queues.items()}
     return [QueueRange(queue, begin[queue], end.queues[queue].next) for queue in sorted(end.queues)]
-
-
-async def row_bytes(admin: Admin, queue: MessageQueue, offset: int) -> float:
-    """The mean size of the next messages of a queue, as they are stored."""
-    result = await admin.pull(queue, offset, SAMPLE, decompress=False)
-    sizes = [message.store_size for message in result.messages]
-    return sum(sizes) / len(sizes) if sizes else 1.0

@@ -17,6 +17,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from rocketbox.message import MessageQueue
+from rocketbox.spark.looking import look_at
 from rocketbox.spark.offsets import in_words
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ async def offset_at(admin: Admin, queue: MessageQueue, time_ms: int) -> int:
     """The offset of the first message stored at a time or later; the end of the queue when there is none."""
     found = await admin.search_offset(queue, time_ms)
     # Apache 4.9 answers with the message that is nearest, so it may be an older one: the last of all, for a late time.
-    result = await admin.pull(queue, found, 1, decompress=False)
-    if any(m.queue_offset == found and m.store_timestamp_ms < time_ms for m in result.messages):
+    result = await look_at(admin, queue, found)
+    if result and any(m.queue_offset == found and m.store_timestamp_ms < time_ms for m in result.messages):
         return found + 1
     return found

@@ -59,21 +59,22 @@ LADDER: dict[str, str] = {
     "spark.pushdown": "message",
     "spark.loss": "errors message spark.offsets",
     "spark.selection": "errors message protocol client",  # client: for the type of Admin alone, under TYPE_CHECKING
-    "spark.starting": "message client spark.offsets",  # as above
+    "spark.looking": "errors message client",  # as above
+    "spark.starting": "message client spark.looking spark.offsets",  # as above
     "spark.option_values": "durations sizes",
     "spark.servers": "protocol spark.option_values",
     "spark.options": "spark.columns spark.option_values spark.selection spark.servers spark.starting",
     "spark.worker_log": "",
     "spark.worker_client": "errors clock message protocol remoting client spark.servers spark.worker_log",
     "spark.asking": "errors message spark.worker_client",
-    "spark.identity": "clock message client spark.checkpoint spark.loss spark.offsets spark.selection",
+    "spark.identity": "clock message client spark.checkpoint spark.looking spark.loss spark.offsets spark.selection",
     "spark.group_topics": "client",
     "spark.mirror": "errors clock rare_log message protocol client spark.asking spark.group_topics",
     "spark.ends": "errors clock rare_log message client spark.asking spark.offsets spark.selection spark.worker_client",
     "spark.taken_away": "errors clock rare_log message client spark.asking spark.checkpoint spark.loss spark.offsets "
     "spark.selection",
     "spark.progress": "errors clock message client spark.asking spark.checkpoint spark.ends spark.identity "
-    "spark.limits spark.offsets spark.options spark.starting spark.taken_away spark.worker_client",
+    "spark.limits spark.looking spark.offsets spark.options spark.starting spark.taken_away spark.worker_client",
     "spark.pull_plan": "message spark.offsets spark.record_columns",
     "spark.missing": "message spark.offsets spark.record_columns",
     "spark.answers": "errors message spark.offsets",

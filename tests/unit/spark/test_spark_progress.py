@@ -6,13 +6,14 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
 
 from rocketbox.broker.broker import Broker
-from rocketbox.client import Admin, PullResult
-from rocketbox.errors import ClientError
+from rocketbox.client import Admin, PulledRecords, PullResult
+from rocketbox.errors import ClientError, RemoteProtocolError
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import RequestCode, retry_topic
 from rocketbox.remoting.connection import Connection
@@ -36,6 +37,7 @@ from rocketbox.spark.worker_client import AT_ONCE
 from rocketbox.storage.memory_storage import MemoryStorage
 from tests.support.spark.log_of_a_broker import StillClock
 from tests.support.spark.stores import Store, store
+from tests.support.store.retention import expire_first_files
 
 pytestmark = pytest.mark.anyio
 
@@ -482,6 +484,48 @@ async def test_a_limit_below_one_row_of_each_queue_starves_none(limit: dict[str,
             offset = await reader.next(here.admin, offset)
         assert nexts(offset)[Q1] == 5
         assert nexts(offset)[Q0] >= 5
+
+
+async def test_what_was_deleted_makes_no_batch_larger_than_its_bytes() -> None:
+    """Of a queue whose next messages are gone nothing would be known, and all the rest would be one batch."""
+    storage = MemoryStorage()
+    async with store("orders", queues=1, storage=storage) as before:
+        await before.send(Q0, [Random(1).randbytes(600_000)] * 12)  # a file of the log holds six of them
+    expire_first_files(storage, "/store")
+    async with store("orders", queues=1, storage=storage) as here:
+        assert await here.admin.min_offset(Q0) > 3
+        start = {"startingOffsets": '{"orders": {"broker-a": {"0": 0}}}', "failOnDataLoss": "false"}
+        end = await progress(here, **start, maxBytesPerTrigger="2MB").next(here.admin, INITIAL)
+        assert nexts(end) == {Q0: 3}
+
+
+async def test_a_damaged_record_is_the_end_of_no_stream_that_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with five_in_each_queue() as (here, clock, start):
+        pull, pull_records = here.admin.pull, here.admin.pull_records
+
+        async def pull_damaged(
+            queue: MessageQueue, offset: int, most: int = 32, *args: Any, **options: Any
+        ) -> PullResult:
+            if offset <= 4 < offset + most:
+                raise RemoteProtocolError("no message at byte 0: magic 0x1")
+            return await pull(queue, offset, most, *args, **options)
+
+        async def records_damaged(*args: Any) -> PulledRecords:
+            found = await pull_records(*args)
+            return replace(found, records=found.records[:-1] + b"?")
+
+        monkeypatch.setattr(here.admin, "pull", pull_damaged)
+        monkeypatch.setattr(here.admin, "pull_records", records_damaged)
+        end = await progress(here, clock).next(here.admin, INITIAL)
+        assert nexts(end) == {Q0: 5, Q1: 5}
+        assert end.queues[Q0].witness is None
+        assert start.queues[Q0].witness is not None
+        await here.send(Q0, TEXTS[:2])
+        for known in (start, end):
+            moved = await progress(here, clock, maxBytesPerTrigger="1MB").next(here.admin, again(known))
+            assert nexts(moved) == {Q0: 7, Q1: 5}
+        by_time = await progress(here, clock, startingOffsets="1s").next(here.admin, INITIAL)
+        assert nexts(by_time) == {Q0: 7, Q1: 5}
 
 
 async def test_a_batch_waits_for_rows_up_to_its_delay() -> None:
