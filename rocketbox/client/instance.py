@@ -70,6 +70,7 @@ from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import Network, TcpNetwork
 from rocketbox.remoting.tls import TlsOptions
 from rocketbox.remoting.tls_files import ClientTls
+from rocketbox.safe_repr import safe_str
 from rocketbox.storage.file_system import RealStorage, Storage
 from rocketbox.tasks import Supervisor, TaskState
 
@@ -359,6 +360,11 @@ class MQClientInstance:
                 )
             except RocketBoxError as error:
                 _log.debug("unregister %s at %s: %s", producer_group or consumer_group, address, error)
+
+    def told(self, error: BaseException) -> str:
+        """The text of an exception as it may leave the process: without what ``ClientOptions.mask`` takes out."""
+        text = safe_str(error)
+        return text if self.options.mask is None else self.options.mask(text)
 
     def refusals(self, group: str) -> Refusals:
         """What servers refuse to a consumer group of this client."""

@@ -200,7 +200,8 @@ class ClientOptions(NamespaceOptions):
     With ``credentials`` every request is signed, after all ``hooks``; a ``CredentialsFile`` or another
     ``CredentialsProvider`` gives keys that change. ``namespace`` is written into the names of topics
     and groups, ``namespace_v2`` goes in a header.
-    ``mask`` takes secrets out of the text of an exception before it is told to who has sent a request.
+    ``mask`` takes secrets out of the text of an exception before others are told of it: who has sent a request, and the
+    broker of a transaction.
     ``broker_suspend_max_time`` is how long a broker may hold a pull that finds nothing.
     ``max_cached_bytes`` of messages may wait for the handlers of all its consumers together. A compressed body may have
     ``max_unpacked_bytes`` when it is unpacked, 16 times ``max_message_size``; one that has more is a dead letter.

@@ -47,7 +47,6 @@ from rocketbox.protocol.request_reply import (
     reply_topic,
 )
 from rocketbox.rare_log import RareLog
-from rocketbox.safe_repr import safe_str
 
 __all__ = ["Replier", "is_answer", "wants_reply"]
 
@@ -123,9 +122,7 @@ class Replier:
             if kind.__module__ in ("builtins", "rocketbox.errors")
             else (f"{kind.__module__}.{kind.__qualname__}")
         )
-        mask = self._instance.options.mask
-        whole = safe_str(error)
-        text = (whole if mask is None else mask(whole))[:LONGEST_ERROR] or name  # half a secret would not be found
+        text = self._instance.told(error)[:LONGEST_ERROR] or name
         own = {ERROR_CLASS: _printable(name)[:LONGEST_CLASS]}
         try:
             await self._send(request, text.encode("utf-8", "replace"), {}, own, None)

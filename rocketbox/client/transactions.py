@@ -255,7 +255,7 @@ class Transactions:
     ) -> None:
         instance = self._instance
         timeout = self._sender.options.send_message_timeout
-        remark = None if error is None else f"the local work raised {_shown(error)}"
+        remark = None if error is None else f"the local work raised {self._shown(error)}"
         try:
             with anyio.CancelScope(shield=True), instance.clock.move_on_after(timeout):
                 instance.check_running(f"producer {self._group}")
@@ -330,7 +330,7 @@ class Transactions:
             self.checkers.log.tell(
                 logging.ERROR, self._instance.clock.monotonic(), "failed",
                 "the checker could not tell what became of transaction %s to %s: %s; the broker will ask again",
-                message.msg_id, message.topic, _shown(raised), error=raised,
+                message.msg_id, message.topic, self._shown(raised), error=raised,
             )  # fmt: skip
         if (begun := self._begun.get(message.msg_id)) is not None:
             begun.has_ended(state)
@@ -340,13 +340,12 @@ class Transactions:
                 self._instance.remoting, address, state, group=self._group, topic=header.topic,
                 queue_offset=header.tran_state_table_offset, commit_log_offset=header.commit_log_offset,
                 msg_id=message.msg_id, transaction_id=header.transaction_id, broker_name=header.bname,
-                remark=None if error is None else f"the checker raised {_shown(error)}", from_check=True,
+                remark=None if error is None else f"the checker raised {self._shown(error)}", from_check=True,
                 timeout=CHECK_ANSWER_TIMEOUT,
             )  # fmt: skip
         except RocketBoxError as failure:
             _log.warning("the broker at %s was not told of transaction %s: %s", address, message.msg_id, failure)
 
-
-def _shown(error: BaseException) -> str:
-    text = f"{type(error).__name__}: {error}"[:SHOWN_CHARACTERS]
-    return text.encode(errors="replace").decode()
+    def _shown(self, error: BaseException) -> str:
+        text = f"{type(error).__name__}: {self._instance.told(error)}"[:SHOWN_CHARACTERS]
+        return text.encode(errors="replace").decode()

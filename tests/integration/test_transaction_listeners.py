@@ -5,7 +5,10 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from rocketbox.broker.handlers.transactions import TransactionHandler
 from rocketbox.errors import InvalidMessageError
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.remoting.connection import Connection
 from tests.support.framework.services import ServiceMaker
 from tests.support.waiting import PATIENCE
 
@@ -96,6 +99,48 @@ async def test_listeners_of_a_producer_are_asked_by_topic_and_tag(service: Servi
             "transactions to topic orders, tags sent",
             "transactions to all other topics",
         ]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_no_secret_stands_in_what_the_broker_is_told_of_a_failure(
+    service: ServiceMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers log why a transaction is not decided, and are somebody else's."""
+    told: list[str] = []
+    handle = TransactionHandler.handle
+
+    def hear(self: TransactionHandler, connection: Connection, request: RemotingCommand) -> object:
+        told.append(request.remark or "")
+        return handle(self, connection, request)
+
+    monkeypatch.setattr(TransactionHandler, "handle", hear)
+    checker = """
+    @rocketmq_transaction_listener()
+    async def fails(message: MessageExt) -> LocalTransactionState:
+        raise OSError("no login with hunter2-of-the-shop")
+"""
+    module = service(SHOP + checker, SETTINGS + "shop: {password: hunter2-of-the-shop}\n")
+
+    class UnreadableError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    async def work(transaction: object) -> object:
+        raise ValueError("no login with hunter2-of-the-shop")
+
+    async with module.app as app:
+        with pytest.raises(ValueError, match="no login"):
+            await app.template.send_in_transaction("orders", module.Order(number=1), work)
+        with pytest.raises(UnreadableError):
+            async with app.template.transaction("orders", module.Order(number=2)):
+                raise UnreadableError
+        with anyio.fail_after(PATIENCE):
+            while not any("checker" in each for each in told):
+                await anyio.sleep(0.02)
+    assert told[0] == "the local work raised ValueError: no login with ******"
+    assert told[1].startswith("the local work raised UnreadableError: ")
+    assert next(each for each in told if "checker" in each) == "the checker raised OSError: no login with ******"
 
 
 @pytest.mark.anyio
