@@ -7,7 +7,7 @@ Spark asks its source in other processes, which wait patiently and tell nobody: 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from rocketbox.client import Admin
 from rocketbox.clock import Clock
@@ -39,6 +39,8 @@ class TopicWatch:
         self._topic = topic
         self._clock = clock
         self._queues: list[MessageQueue] = []
+        self._unknown: frozenset[str] = frozenset()
+        """Brokers that have read queues, and that were never seen in the route: nobody knows what is unread there."""
 
     async def until_there(self) -> bool:
         """Return when the topic exists; whether that was so as soon as a name server has answered."""
@@ -87,6 +89,7 @@ class TopicWatch:
         ends: dict[MessageQueue, int] = {}
         unread = self._unread()
         there = {queue.broker_name for queue in self._queues}  # what these have no more, the source judges
+        self._tell_unknown(there)
         left = {queue: end for queue, end in unread.items() if queue.broker_name not in there}
         away = dict.fromkeys((queue.broker_name for queue in left), "it has left the route")
 
@@ -106,6 +109,18 @@ class TopicWatch:
         count = sum(end - (self.read or {})[queue] for queue, end in left.items())
         rest = f"; {count} messages of queues that have left the route are not read yet" if left else ""
         return f"topic {self._topic} cannot be read from {len(away)} of its brokers ({told}){rest}"
+
+    def _tell_unknown(self, there: Collection[str]) -> None:
+        """Tell once of brokers that are away since before this process: they may be so for ever, with all read."""
+        seen = {queue.broker_name for queue in self.ends}
+        unknown = frozenset(queue.broker_name for queue in self.read or {}) - seen - frozenset(there)
+        if new := sorted(unknown - self._unknown):
+            _log.warning(
+                "Spark listener %s: topic %s was read from broker %s before, which has no route now; whether it holds "
+                "messages that are not read is not known, and the rest is read on without it",
+                self._group, self._topic, ", ".join(new),
+            )  # fmt: skip
+        self._unknown |= unknown
 
     def _unread(self) -> dict[MessageQueue, int]:
         """The ends of queues that are not in the route any more, and were not read up to there."""

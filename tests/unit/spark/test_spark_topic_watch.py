@@ -126,6 +126,21 @@ async def test_a_broker_that_leaves_the_route_is_away_while_it_has_what_was_not_
         assert watch.ends == {on_a: 7}
 
 
+async def test_a_broker_that_has_left_the_route_before_the_start_is_told_once_and_no_trouble(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It may be out of service for ever, with all of it read: the checkpoint knows its queues all the same."""
+    async with watched() as (world, watch, tasks):
+        world.cluster.add_topic("T", brokers=["a"])
+        tasks.start_soon(watch.watch)
+        await world.clock.advance(0.1)
+        watch.read = {MessageQueue("T", "a", 0): 3, MessageQueue("T", "b", 0): 5, MessageQueue("T", "b", 1): 5}
+        await world.clock.advance(60)
+        assert watch.trouble is None
+        (told,) = [each.getMessage() for each in caplog.records if each.name == "rocketbox.spark.topic_watch"]
+        assert told.startswith("Spark listener g: topic T was read from broker b before, which has no route now; ")
+
+
 async def test_queues_that_were_taken_away_count_as_unread_and_are_no_trouble() -> None:
     async with watched() as (world, watch, tasks):
         world.cluster.add_topic("T", queues=2)
