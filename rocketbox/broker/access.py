@@ -3,7 +3,8 @@
 ``acl-enable`` takes accounts from a file (ACL 1.0, ``plain_acl.yml``), which is read again when it changes;
 ``authentication-enabled`` keeps users and policies in the store (ACL 2.0). It is one or the other. The broker signs
 what it sends to name servers as an account of the servers' own: the one that
-``inner-client-authentication-credentials`` names, else one that is made for this start and known to nobody else.
+``inner-client-authentication-credentials`` names, else one that is made for this start and known to nobody else. What
+is signed by that goes to the name server beside it alone, since others could send it again (:class:`InnerSigner`).
 
 Source: Apache RocketMQ 4.9.7 ``AclFileWatchService``; 5.x ``AuthConfig``, ``AuthenticationMetadataManagerImpl``.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,11 +30,13 @@ from rocketbox.broker.options import BrokerOptions
 from rocketbox.clock import Clock
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.protocol.auth_bodies import UserInfo
+from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.loose_json import loads_loose
-from rocketbox.remoting.acl import Credentials
+from rocketbox.protocol.prepared_sends import SendRequest
+from rocketbox.remoting.acl import Credentials, RequestSigner
 from rocketbox.remoting.signing import SigningKey
 
-__all__ = ["PlainAclFile", "ServerAccess", "access_findings", "registration_sources", "server_access"]
+__all__ = ["InnerSigner", "PlainAclFile", "ServerAccess", "access_findings", "registration_sources", "server_access"]
 
 _log = logging.getLogger(__name__)
 
@@ -124,6 +127,29 @@ class PlainAclFile:
         return found.st_mtime_ns, found.st_size, found.st_ino
 
 
+class InnerSigner:
+    """Signs a broker's requests to name servers ``at`` some addresses; None: wherever they are.
+
+    What is signed holds neither time nor code, so whoever gets it may send it again and ask for something else by it.
+    """
+
+    def __init__(self, credentials: Credentials, at: Sequence[str] | None) -> None:
+        self._signer = RequestSigner(credentials)
+        self._at = None if at is None else frozenset(at)
+
+    def before_request(self, address: str, command: RemotingCommand) -> None:
+        """Sign a command for whom it may be signed."""
+        if self._at is None or address in self._at:
+            self._signer.before_request(address, command)
+
+    def before_prepared(self, address: str, request: SendRequest) -> bytes:
+        """Nothing: a broker sends no messages."""
+        return b""
+
+    def after_response(self, address: str, code: int, response: RemotingCommand) -> None:
+        """An answer is not signed."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServerAccess:
     """Access control of a broker and of the name server beside it."""
@@ -131,11 +157,17 @@ class ServerAccess:
     control: AccessControl
     inner: Credentials
     """By which the broker signs what it sends to name servers."""
+    inner_is_said: bool = False
+    """Whether other servers know it: it stands in the settings."""
     users: UserTable | None = None
     """ACL 2.0's."""
     file: PlainAclFile | None = None
     """ACL 1.0's."""
     init_user: UserInfo | None = None
+
+    def signer(self, beside: Sequence[str]) -> InnerSigner:
+        """What signs for the broker; ``beside`` are the addresses of the name servers that know its own account."""
+        return InnerSigner(self.inner, None if self.inner_is_said else beside)
 
     def ready(self) -> None:
         """Make the first user, if the table has been read and he is not there."""
@@ -202,7 +234,8 @@ def server_access(
         raise ConfigurationError(findings)
     if not (options.acl_enable or options.authentication_enabled):
         return None
-    inner = _inner(options) or Credentials(access_key=INNER_NAME + clock.uuid(), secret_key=clock.secret())
+    said = _inner(options)
+    inner = said or Credentials(access_key=INNER_NAME + clock.uuid(), secret_key=clock.secret())
     own = Account(inner.access_key, SigningKey(inner.secret_key), EVERYTHING)
     cluster = options.broker_cluster_name
     if options.acl_enable:
@@ -210,10 +243,12 @@ def server_access(
         file = PlainAclFile(Path(options.acl_file or ""), plain, clock, trusts_everybody)
         plain.replace(file.read())
         control = AccessControl(plain, clock, cluster=cluster, own=own)
-        return ServerAccess(control=control, inner=inner, file=file)
+        return ServerAccess(control=control, inner=inner, inner_is_said=said is not None, file=file)
     users = UserTable(authorize=options.authorization_enabled, reserved=own.name)
     control = AccessControl(users, clock, cluster=cluster, own=own)
-    return ServerAccess(control=control, inner=inner, users=users, init_user=_init_user(options))
+    return ServerAccess(
+        control=control, inner=inner, inner_is_said=said is not None, users=users, init_user=_init_user(options)
+    )
 
 
 def registration_sources(options: BrokerOptions) -> tuple[AddressMatch, ...] | None:

@@ -61,7 +61,6 @@ from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import NotStartedError
 from rocketbox.protocol.codes import SCHEDULE_TOPIC, TIMER_TOPIC, SerializeType
 from rocketbox.protocol.registration_bodies import TopicConfig
-from rocketbox.remoting.acl import RequestSigner
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import Network
@@ -168,7 +167,7 @@ class Broker:
             clock=clock,
             network=network,
             options=RemotingOptions(serialization=SerializeType.JSON),
-            hooks=[] if access is None else [RequestSigner(access.inner)],
+            hooks=[] if access is None else [access.signer(name_servers)],
         )
         self._registration = Registration(options, self.topics, self._client, name_servers, clock=clock)
         self._replies = DurableReplies(self.store, self._registration, options.send_thread_pool_queue_capacity)

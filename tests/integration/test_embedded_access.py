@@ -17,11 +17,14 @@ from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.errors import AccessDeniedError
 from rocketbox.message import ConsumeFromWhere, Message, MessageExt
 from rocketbox.protocol.codes import RequestCode as C
+from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.acl import RequestSigner
 from rocketbox.remoting.client import RemotingClient
+from rocketbox.remoting.connection import Connection
+from rocketbox.remoting.server import RemotingServer
 from tests.support.broker.access import ADMIN, keys_of
 from tests.support.broker.wire import Wire, small_options
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
 
@@ -173,3 +176,28 @@ async def test_a_new_store_is_its_owners_alone(tmp_path: Path) -> None:
 def test_options_do_not_show_the_passwords_among_them(tmp_path: Path) -> None:
     said = {**ACL_2, "tls_server_key_password": "secret-of-the-key"}
     assert "secret" not in repr(small_options(tmp_path / "s", **said))
+
+
+@pytest.mark.parametrize("said", [False, True])
+async def test_name_servers_elsewhere_get_nothing_that_is_signed_by_the_servers_own_keys(
+    said: bool, tmp_path: Path
+) -> None:
+    """Whoever gets such a request could send it again, also by another code, which is not signed."""
+    heard: list[RemotingCommand] = []
+
+    def hear(connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        heard.append(RemotingCommand.request(C.AUTH_LIST_USER, dict(request.ext_fields), request.body))
+        return RemotingCommand.response()
+
+    settings = {"inner_client_authentication_credentials": '{"accessKey":"servers","secretKey":"of-all-servers"}'}
+    clock = RealClock()
+    async with RemotingServer({C.REGISTER_BROKER: hear}, host="127.0.0.1", port=0, clock=clock) as elsewhere:
+        options = small_options(
+            tmp_path / "store", namesrv_addr=elsewhere.address, **ACL_2, **(settings if said else {})
+        )
+        async with EmbeddedServers(options) as servers, RemotingClient(clock=clock) as client:
+            with anyio.fail_after(PATIENCE):
+                await until(lambda: bool(heard))
+            assert heard[0].ext_fields.get("AccessKey") == ("servers" if said else None)
+            again = await client.request(servers.broker_address, heard[0], timeout=PATIENCE)
+            assert (again.code == 0) is said, "keys that are said are known to the others anyway"
