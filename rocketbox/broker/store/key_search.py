@@ -58,8 +58,8 @@ class KeySearch:
                 if self.records and self._bytes > MOST_BYTES:
                     return True
                 self.records.append(record)
-            return False
-        self.looked_at += REST
+                return False
+        self.looked_at += REST if physical is None else 1
         if self.looked_at >= self._most_steps:
             self.is_complete = False
             return True

@@ -33,7 +33,7 @@ from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT, StoreOptions
 from rocketbox.broker.store.read_ahead import ReadAhead, ReadOn
 from rocketbox.broker.store.record_cache import RecordCache
 from rocketbox.broker.store.record_reading import NeedsDiskError, RecordReader, WrongEntryError
-from rocketbox.broker.store.records import Place
+from rocketbox.broker.store.records import Place, has_topic, topic_fields
 from rocketbox.errors import NotStartedError, StoreError
 
 __all__ = ["GetMessageStatus", "GetResult", "StoreReader"]
@@ -371,6 +371,8 @@ class StoreReader:
     async def query_keys(self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int) -> KeySearch:
         """Records of a topic that may have a key, stored between two times, newest first; by threads, in slices.
 
+        None of another topic, whatever its hash is: who asks has a right to this one (Apache gives them all).
+
         Keys are UNIQ_KEY, the words of KEYS, and ``T#`` and the tags. They are found by their hash: others may be among
         them. At most ``max_index_search_steps`` entries of the index are looked at, and only so many records come as
         fit into one answer. Raises StoreError while the index is left out, for want of room.
@@ -393,7 +395,13 @@ class StoreReader:
         options = self.options
         found = self._derived.find_key(topic, key, begin_ms, end_ms)
         most = min(max_num, options.max_msgs_num_batch)
-        return KeySearch(found, self._feed.guard, self.read, most, options.max_index_search_steps)
+        fields = topic_fields(topic)
+
+        def read(physical: int) -> bytes | None:
+            record = self.read(physical)
+            return record if record is not None and has_topic(record, fields) else None
+
+        return KeySearch(found, self._feed.guard, read, most, options.max_index_search_steps)
 
     async def find_offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
         """The first message of a queue stored at or after a time; with ``upper`` the last one stored at or before it.

@@ -21,6 +21,7 @@ from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.connection import Connection
 from tests.support.broker.access import ACL_2, ADMIN, UserWires, broker_with_access, keys_of, put_policy
 from tests.support.broker.in_memory import BrokerWire, HastyClock
+from tests.support.broker.wire import java_hash
 from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
@@ -256,6 +257,36 @@ async def test_a_reply_goes_to_no_other_user_who_goes_by_the_id_of_who_asked(
         await spy.say()
         assert (await admin.broker(C.SEND_REPLY_MESSAGE_V2, fields, b"hidden")).code == 0
         assert (len(again.heard), len(spy.heard)) == (1, 0)
+
+
+def _another_key(topic: str, other_topic: str, key: str) -> str:
+    """One that the index cannot tell from that key of the other topic: it knows hashes alone."""
+    places = 7  # enough digits of base 31 for 32 bits
+    rest = java_hash(f"{other_topic}#{key}") - java_hash(f"{topic}#" + "A" * places)
+    rest %= 1 << 32
+    return "".join(chr(ord("A") + rest // 31**place % 31) for place in reversed(range(places)))
+
+
+@pytest.mark.parametrize("unique", [False, True])
+async def test_a_key_with_the_hash_of_another_topics_finds_none_of_its_messages(
+    users: UserWires, admin: BrokerWire, unique: bool
+) -> None:
+    curious = await users.new_user(admin, "curious", ("Topic:mine", "Pub,Sub,Get", "Allow"))
+    assert (await curious.send("mine", b"own", properties="KEYS\x01own\x02")).code == 0
+    name = "UNIQ_KEY" if unique else "KEYS"
+    assert (await admin.send("secret", b"hidden", properties=f"{name}\x01order-4711\x02")).code == 0
+    flag = {"_UNIQUE_KEY_QUERY": "true"} if unique else {}
+
+    async def query(wire: BrokerWire, topic: str, key: str) -> RemotingCommand:
+        fields = {"topic": topic, "key": key, "maxNum": 32, "beginTimestamp": 0, "endTimestamp": 1 << 60, **flag}
+        return await wire.broker(C.QUERY_MESSAGE, fields)
+
+    assert b"hidden" in (await query(admin, "secret", "order-4711")).body
+    found = await query(curious, "mine", _another_key("mine", "secret", "order-4711"))
+    assert b"hidden" not in found.body
+    assert found.code == 22
+    if not unique:
+        assert b"own" in (await query(curious, "mine", "own")).body
 
 
 async def test_members_say_of_themselves_what_they_may(users: UserWires, admin: BrokerWire) -> None:
