@@ -96,10 +96,16 @@ class Half:
         self.is_immune = is_immune
         self.checks = checks
         self.by = by
-        self.places: list[int] = []
-        """Queue offsets that it had before."""
+        self.places: dict[int, int] = {}
+        """Where it lay before: offsets of the commit log by those of the queue."""
         self.ending = False
         """Its end is in the log, and not yet known to be durable."""
+
+    def lies_at(self, queue_offset: int, log_offset: int) -> bool:
+        """Whether it is, or was, just there."""
+        return (queue_offset, log_offset) == (self.queue_offset, self.log_offset) or (
+            self.places.get(queue_offset) == log_offset
+        )
 
 
 class HalfMessages:
@@ -141,10 +147,13 @@ class HalfMessages:
         """How many half messages were refused because too many are open."""
         return self._shares.refused
 
-    def find(self, queue_offset: int) -> Half | None:
-        """The open transaction whose half message is, or was, at an offset of its queue."""
+    def find(self, queue_offset: int, log_offset: int) -> Half | None:
+        """The open transaction whose half message is, or was, at an offset of its queue and one of the commit log.
+
+        Both are looked at: the body of any message may hold what looks like a half message at another's place.
+        """
         half = self._open.get(queue_offset) or self._before.get(queue_offset)
-        return None if half is None or half.ending else half
+        return None if half is None or half.ending or not half.lies_at(queue_offset, log_offset) else half
 
     def is_open(self, half: Half) -> bool:
         """Whether it has not ended meanwhile."""
@@ -230,7 +239,7 @@ class HalfMessages:
         def settled(error: BaseException | None) -> None:
             if isinstance(error, StoreFullError) and self._open.get(copy.queue_offset) is half:
                 del self._open[copy.queue_offset]
-                half.places.pop()
+                half.places.popitem()
                 half.queue_offset, half.log_offset, half.checks, half.placed = before
                 self._before.pop(half.queue_offset, None)
                 self._open[half.queue_offset] = half
@@ -241,9 +250,11 @@ class HalfMessages:
     def _take_place(self, half: Half, queue_offset: int, log_offset: int) -> None:
         del self._open[half.queue_offset]
         self._before[half.queue_offset] = half
-        half.places.append(half.queue_offset)
+        half.places[half.queue_offset] = half.log_offset
         if len(half.places) > PLACES_KEPT:
-            self._before.pop(half.places.pop(0), None)
+            oldest = next(iter(half.places))
+            del half.places[oldest]
+            self._before.pop(oldest, None)
         half.queue_offset, half.log_offset = queue_offset, log_offset
         self._open[queue_offset] = half
 

@@ -68,7 +68,7 @@ class TransactionHandler:
     ) -> RemotingCommand | None:
         """End one whose half must be read from a file first; not for an offset that is no open half's."""
         record = None
-        if self._halves.find(header.tran_state_table_offset) is not None:
+        if self._halves.find(header.tran_state_table_offset, header.commit_log_offset) is not None:
             record = await self._store.read_record(header.commit_log_offset)
         return self._take(connection, request, header, record)
 
@@ -126,7 +126,7 @@ class TransactionHandler:
             raise Refused(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
 
     def _half(self, header: EndTransactionRequestHeader) -> Half:
-        half = self._halves.find(header.tran_state_table_offset)
+        half = self._halves.find(header.tran_state_table_offset, header.commit_log_offset)
         if half is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, "the transaction has ended before; nothing was done")
         late = half.checks > 0 or self._clock.monotonic() > half.due

@@ -15,7 +15,7 @@ from rocketbox.broker.options import read_broker_options
 from rocketbox.clock import RealClock
 from rocketbox.protocol.codes import RequestCode as C
 from rocketbox.protocol.command import RemotingCommand
-from rocketbox.protocol.stored_message import decode_messages
+from rocketbox.protocol.stored_message import StoredMessage, decode_messages, encode_stored_message
 from rocketbox.remoting.acl import RequestSigner
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.connection import Connection
@@ -265,6 +265,36 @@ def _another_key(topic: str, other_topic: str, key: str) -> str:
     rest = java_hash(f"{other_topic}#{key}") - java_hash(f"{topic}#" + "A" * places)
     rest %= 1 << 32
     return "".join(chr(ord("A") + rest // 31**place % 31) for place in reversed(range(places)))
+
+
+async def test_what_looks_like_the_half_message_of_another_ends_no_transaction(
+    users: UserWires, admin: BrokerWire
+) -> None:
+    """The body of a message may be a whole record, at an offset that its sender foresees."""
+    curious = await users.new_user(admin, "curious", ("Topic:mine", "Pub", "Allow"))
+    for topic in ("mine", "secret"):
+        assert (await admin.send(topic)).code == 0
+    half = "TRAN_MSG\x01true\x02PGROUP\x01cashiers\x02"
+    assert (await admin.send("secret", b"paid", properties=half, f=4)).code == 0
+    (open_half,) = users.broker.halves.due(float("inf"))
+    store, body_at = users.broker.store, 88
+    at = store.max_commit_log_offset + body_at
+    forged = StoredMessage(
+        "RMQ_SYS_TRANS_HALF_TOPIC", 0, b"x", b"PGROUP\x01cashiers\x02REAL_TOPIC\x01mine\x02REAL_QID\x010\x02"
+    )
+    record = encode_stored_message(
+        forged, property_crc=True, place=(open_half.queue_offset, at, 1, (b"\x7f\0\0\1", 10911))
+    )
+    assert (await curious.send("mine", record)).code == 0
+    assert await store.read_record(at) is not None, "it can be read as a record"
+    end = {
+        "producerGroup": "cashiers", "tranStateTableOffset": open_half.queue_offset, "commitLogOffset": at,
+        "fromTransactionCheck": "true", "msgId": "x", "transactionId": "x",
+    }  # fmt: skip
+    for commit_or_rollback in (12, 8):
+        answer = await curious.broker(C.END_TRANSACTION, {**end, "commitOrRollback": commit_or_rollback})
+        assert answer.code != 0
+    assert users.broker.halves.is_open(open_half)
 
 
 @pytest.mark.parametrize("unique", [False, True])
