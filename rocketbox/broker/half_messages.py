@@ -210,6 +210,12 @@ class HalfMessages:
         """Nobody gets the message. Where the end stands in the log. Raises as a put does: nothing has changed."""
         return self._end(half, None, "rolled_back")
 
+    def pass_over(self) -> None:
+        """Roll back all that are open, whoever has begun them. Raises as a put does."""
+        for half in list(self._open.values()):
+            if not half.ending:
+                self.roll_back(half)
+
     def give_up(self, half: Half, message: MessageExt) -> int:
         """Keep the message aside, for nobody could tell what became of its transaction. As :meth:`commit`."""
         self.show_given_up()

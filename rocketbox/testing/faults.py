@@ -63,7 +63,8 @@ class Stopped(AbstractAsyncContextManager[None]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._broker.start()
+        if not self._broker.runs:  # harness.fresh() has started it already
+            await self._broker.start()
 
 
 class Faults:
@@ -103,6 +104,11 @@ class BrokerFaults:
         self._cluster = cluster
         self._faults = faults
         self._named = f"the broker{_of(cluster)}"
+
+    @property
+    def runs(self) -> bool:
+        """Whether it does; not so between :meth:`stop` and :meth:`start`."""
+        return self._cluster.runs
 
     def silence(self) -> Fault:
         """Let the broker take requests, do what they ask, and answer none until :meth:`resume`, or the end of ``with``.

@@ -102,9 +102,14 @@ class Harness:
         failures: Failures = "raise",
         name_server: str | Mapping[str, str] | None = None,
     ) -> None:
+        if not isinstance(app, RocketBox):
+            raise HarnessError(
+                f"Harness({app!r}) is given a {type(app).__qualname__}, and not the RocketBox of the service: write "
+                "'from desk import app' and Harness(app), or Harness(desk.app)"
+            )
         self.app = app
         self._launch = (config, profiles, dict(settings or {}), dict(beans or {}), hooks)
-        self._begin = now
+        self._begin = now if now is None else _in_utc(now)
         if isinstance(patience, bool) or not isinstance(patience, int | float) or not patience > 0:
             raise HarnessError(f"patience={patience!r}: write how many seconds of real time, such as 60")
         self._patience = patience
@@ -213,7 +218,7 @@ class Harness:
                     "none: mark the test @pytest.mark.needs_virtual_time"
                 )
             return RealWorld(self.app, self._name_servers, tell=given.tell, listened=self._listened)
-        start = RealClock().time_ms() if self._begin is None else round(_in_utc(self._begin).timestamp() * 1000)
+        start = RealClock().time_ms() if self._begin is None else round(self._begin.timestamp() * 1000)
         return MemoryWorld(
             self.app, start, self._turns, given=self._given, in_loop=self._in_loop, listened=self._listened
         )
@@ -376,25 +381,27 @@ class Harness:
     async def redeliver(self, message: Call | MessageExt | Sent) -> None:
         """Have the broker deliver a message once more, as it may at any time: to all groups that take its topic.
 
-        It is the same message with the same id, at a further place of its queue; :meth:`drain` has it handled.
+        It is the same message with the same id, at a further place of its queue; :meth:`drain` has it handled. Of the
+        call of a batch each message is.
         """
         self._check_awaited("redeliver")
         cluster, stored = self._stored(message)
-        self._in_world.redeliver(cluster, message.group if isinstance(message, Call) else None, stored)
-        self._seen.note(f"delivered again: {stored.topic}  {shown(stored.received_body)}")
+        for each in stored:
+            self._in_world.redeliver(cluster, message.group if isinstance(message, Call) else None, each)
+            self._seen.note(f"delivered again: {each.topic}  {shown(each.received_body)}")
         await self._pace.settle()
 
-    def _stored(self, message: Call | MessageExt | Sent) -> tuple[str | None, MessageExt]:
+    def _stored(self, message: Call | MessageExt | Sent) -> tuple[str | None, tuple[MessageExt, ...]]:
         if isinstance(message, Call):
-            return message.cluster, message.messages[0]
+            return message.cluster, message.messages
         if isinstance(message, MessageExt):
-            return None, message
+            return self._seen.cluster_of(message), (message,)
         if message.result is None:
             raise HarnessError("a message that was sent one-way has no place that is known: take its call, calls(...)")
         found = self._in_world.stored(message.cluster, message.result.queue, message.result.queue_offset)
         if found is None or message.waits:
             raise HarnessError(f"{message} is not delivered yet: take its call, calls(...), when it is")
-        return message.cluster, found
+        return message.cluster, (found,)
 
     # --- the service -------------------------------------------------------------------------------------------------
 
@@ -442,10 +449,10 @@ class Harness:
         """Begin anew for another test while the service runs on: for a harness that is around several tests.
 
         Nothing is left of what was sent, called, raised or given up, and what still waits at the broker (for a retry, a
-        delay, a frozen group) never comes. Overrides, frozen groups and faults are undone; after faults of broker or
-        disk a minute passes, in which clients get over them. Beans, hooks, schedules and the time of day go on as they
-        are; batches for Spark listeners are numbered from 0 on. On a real broker what waits for a retry or a delay
-        comes all the same.
+        delay, the end of a transaction, a frozen group) never comes. Overrides, frozen groups and faults are undone;
+        after faults of broker or disk a minute passes, in which clients get over them. Beans, hooks, schedules and the
+        time of day go on as they are; batches for Spark listeners are numbered from 0 on. On a real broker what waits
+        for a retry or a delay comes all the same.
 
         Raises HarnessError while a handler runs, and StuckError.
         """
@@ -685,6 +692,8 @@ def _seconds(time: Time) -> float:
 
 
 def _in_utc(time: datetime) -> datetime:
+    if not isinstance(time, datetime):
+        raise HarnessError(f"now={time!r} is no time of day: write datetime(2026, 1, 2, 8, tzinfo=timezone.utc)")
     if time.tzinfo is None:
         raise HarnessError(f"now={time!r} has no time zone: write datetime(..., tzinfo=timezone.utc)")
     return time

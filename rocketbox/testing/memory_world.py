@@ -128,7 +128,7 @@ class MemoryWorld:
 
     async def mend(self) -> bool:
         """Have all servers run, answer and have room; whether there was a fault since this was asked last."""
-        was_disturbed, self._disturbed = self._disturbed, False
+        was_disturbed = self._disturbed
         if was_disturbed:
             for name in self._listened.clusters:
                 faults = self._faults(name)
@@ -136,21 +136,27 @@ class MemoryWorld:
                     await faults.broker.start()
                 faults.broker.resume()
                 faults.disk.free()
+        self._disturbed = False
         return was_disturbed
 
     def pass_over_delays(self) -> None:
-        """Let nothing that waits for its time, of retries or delays, come any more."""
+        """Let nothing that waits for its time, of retries, delays or open transactions, come any more."""
         for name in self._listened.clusters:
-            self._running(name).broker.delayed.pass_over()
-            self._running(name).broker.timers.pass_over()
+            broker = self._running(name).broker
+            broker.delayed.pass_over()
+            broker.timers.pass_over()
+            broker.halves.pass_over()
 
     def faults(self, cluster: str | None) -> ClusterFaults:
         """The faults of a cluster."""
-        self._disturbed = True
         return self._faults(cluster)
 
     def _faults(self, cluster: str | None) -> ClusterFaults:
-        return ClusterFaults(self._cluster(cluster), Faults(self._let_pass, self._in_loop, self._seen.note))
+        return ClusterFaults(self._cluster(cluster), Faults(self._let_pass, self._in_loop, self._disturb))
+
+    def _disturb(self, told: str) -> None:
+        self._disturbed = True
+        self._seen.note(told)
 
     async def _let_pass(self, work: Coroutine[Any, Any, None]) -> None:
         """Have it done, with as much time as it takes, and what follows from it."""

@@ -150,6 +150,12 @@ class Observer:
         running = _call.get()
         return None if running is None or running.ended else running.call
 
+    def cluster_of(self, message: MessageExt) -> str | None:
+        """The cluster that a message came from to a handler, or was given up in; the main one, if nobody knows."""
+        came = ((call.cluster, each) for call in self.calls for each in call.messages)
+        given_up = ((letter.cluster, letter.message) for letter in self.dead)
+        return next((cluster for cluster, each in (*came, *given_up) if each is message), None)
+
     def note(self, text: str) -> None:
         self.done += 1
         self.log.append(LogEntry(self._clock.passed, text))

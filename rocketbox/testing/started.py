@@ -20,6 +20,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+import anyio
+from anyio._backends._asyncio import AsyncIOBackend
+
 from rocketbox.hints import place_of
 from rocketbox.testing.loop_turns import ThreadCall, is_users_own, is_users_own_code, line_of_thread
 
@@ -28,7 +31,7 @@ __all__ = ["StartedThread", "TimerCall", "telling_of_threads"]
 Started = Callable[[threading.Thread, FrameType], object]
 Submitted = Callable[[Callable[..., Any], FrameType], ThreadCall | None]
 
-OF_POOLS = os.path.dirname(futures.__file__) + os.sep
+OF_POOLS = (os.path.dirname(futures.__file__) + os.sep, os.path.dirname(anyio.__file__) + os.sep)
 INHERITED = "_rocketbox_inherited_daemon"  # of a thread: nobody said that it is a daemon, but who made it is one
 
 
@@ -90,9 +93,10 @@ class TimerCall:
 
 
 class _Taps:
-    """What stands around three methods of Python's while a harness runs: there is no other place that hears of them.
+    """What stands around three methods of Python's, and one of anyio's, while a harness runs.
 
-    Whatever somebody puts around one of them meanwhile, and keeps, passes it over afterwards.
+    There is no other place that hears of them. Whatever somebody puts around one of them meanwhile, and keeps, passes
+    it over afterwards.
     """
 
     def __init__(self, started: Started, submitted: Submitted, in_thread: Callable[[ThreadCall], object]) -> None:
@@ -128,6 +132,22 @@ class _Taps:
         self._wrap(threading.Thread, "start", tell_and_start)
         self._wrap(ThreadPoolExecutor, "submit", submit_and_tell)
 
+        run_in_thread = AsyncIOBackend.run_sync_in_worker_thread.__func__  # type: ignore[attr-defined]
+
+        @functools.wraps(run_in_thread)
+        async def run_and_tell(backend: Any, function: Callable[..., Any], args: Any, **named: Any) -> Any:
+            call = submitted(function, _who_hands_over(sys._getframe(1))) if self._is_on else None
+            if call is None:
+                return await run_in_thread(backend, function, args, **named)
+            call.future = awaited = Future[Any]()  # it goes on before its thread has begun it as well
+            in_thread(call)
+            try:
+                return await run_in_thread(backend, call, args, **named)
+            finally:
+                awaited.cancel()
+
+        self._wrap(AsyncIOBackend, "run_sync_in_worker_thread", classmethod(run_and_tell))  # type: ignore[arg-type]
+
     def _wrap(self, owner: Any, name: str, wrapper: Any) -> None:
         self._put.append((owner, name, vars(owner)[name], wrapper))
         setattr(owner, name, wrapper)
@@ -141,7 +161,7 @@ class _Taps:
 
 
 def _who_hands_over(frame: FrameType) -> FrameType:
-    """Who calls ``submit``, or ``map``, which does."""
+    """Who calls ``submit``, or ``map``, which does; or ``anyio.to_thread.run_sync``."""
     while frame.f_back is not None and frame.f_code.co_filename.startswith(OF_POOLS):
         frame = frame.f_back
     return frame

@@ -83,6 +83,9 @@ async def test_each_cluster_has_servers_of_its_own_under_one_time(desk: ModuleTy
         (again, *_) = await harness.consumed("desk", 3, cluster="audit")
         assert again.cluster == "audit"
         assert desk.seen.count(("audit", "UA1")) == 3
+        await harness.redeliver(again.messages[0])
+        await harness.consumed("desk", 4, cluster="audit")
+        assert desk.seen.count(("audit", "UA1")) == 4
         assert len(harness.calls("depart")) == 1
 
 

@@ -208,3 +208,48 @@ async def test_faults_are_over_in_the_next_test(shop: ModuleType) -> None:
             await harness.drain()
             assert [call.payload for call in harness.calls("sell")] == ["lamp"], fault
             assert harness.sent("receipts").one(str) == "sold lamp"
+
+
+async def test_faults_that_a_kept_broker_or_disk_makes_are_over_in_the_next_test(shop: ModuleType) -> None:
+    async with Harness(shop.app) as harness:
+        broker, disk = harness.broker, harness.disk  # as a fixture around several tests keeps them
+        for begin in (disk.full, broker.silence):
+            await harness.fresh()
+            begin()
+            await harness.fresh()
+            await harness.send("orders", "lamp")
+            await harness.drain()
+            assert harness.sent("receipts").one(str) == "sold lamp"
+        async with broker.stopped():
+            await harness.fresh()
+        await harness.send("orders", "cup")
+        await harness.drain()
+
+
+TRANSACTIONS = """
+from rocketbox import LocalTransactionState, RocketBox, rocketmq_listener, rocketmq_transaction_listener
+
+app = RocketBox("shop", scan=[__name__])
+
+@rocketmq_transaction_listener(topic="orders")
+def find(item: str) -> LocalTransactionState:
+    return LocalTransactionState.COMMIT
+
+@rocketmq_listener(topic="orders", consumer_group="shop")
+async def sell(item: str) -> None: ...
+"""
+
+
+async def test_a_transaction_that_is_open_is_never_asked_about(service: ServiceMaker) -> None:
+    shop = service(TRANSACTIONS, SETTINGS)
+    async with Harness(shop.app) as harness:
+        async with harness.template.transaction("orders", "cup") as transaction:
+            transaction.unknown()
+        await harness.fresh()
+        await harness.broker.restart()
+        await harness.advance("5m")
+        assert harness.calls("sell") == []
+        async with harness.template.transaction("orders", "lamp") as transaction:
+            transaction.unknown()
+        (call,) = await harness.consumed("shop")
+        assert call.payload == "lamp"

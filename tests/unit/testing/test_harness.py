@@ -474,6 +474,23 @@ async def test_a_message_that_is_delivered_twice_is_the_same_one(
             await harness.redeliver(harness.sent("payments")[1])
 
 
+async def test_each_message_of_a_batch_is_delivered_twice(
+    payments: ModuleType, harness_of: Callable[..., Harness]
+) -> None:
+    async with harness_of() as harness:
+        with harness.freeze("rows"):
+            await harness.template.send_batch("rows", ["a", "b", "c"])
+            await harness.drain()
+        await harness.drain()
+        (call,) = harness.calls("store")
+        await harness.redeliver(call)
+        await harness.drain()
+        assert sorted(row for rows in payments.batches for row in rows) == ["a", "a", "b", "b", "c", "c"]
+        await harness.redeliver(call.messages[1])
+        await harness.drain()
+        assert payments.batches[-1] == ["b"]
+
+
 async def test_a_bean_is_overridden_while_the_service_runs(
     payments: ModuleType, harness_of: Callable[..., Harness]
 ) -> None:

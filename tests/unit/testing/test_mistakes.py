@@ -6,6 +6,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Callable
+from datetime import date
 from types import ModuleType
 from typing import Any
 
@@ -107,6 +108,18 @@ async def test_options_that_are_none(shop: ModuleType) -> None:
         for verb in (harness.drain(failures="ignore"), harness.advance("1s", failures="ignore")):  # type: ignore[arg-type]
             with pytest.raises(HarnessError, match="failures='ignore': write"):
                 await verb
+
+
+@pytest.mark.parametrize("given", ["shop:app", object(), 5])
+def test_what_is_no_service(given: object) -> None:
+    with pytest.raises(HarnessError, match=r"is given a .*, and not the RocketBox of the service: write 'from desk"):
+        Harness(given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("now", ["2026-01-02T08:00Z", 5, date(2026, 1, 2)])
+def test_a_time_of_day_that_is_none(shop: ModuleType, now: object) -> None:
+    with pytest.raises(HarnessError, match=r"now=.*: write datetime\(2026, 1, 2, 8, tzinfo=timezone.utc\)"):
+        Harness(shop.app, now=now)  # type: ignore[arg-type]
 
 
 def test_before_its_begin_the_error_says_how_to_start_it(shop: ModuleType) -> None:

@@ -157,6 +157,25 @@ def test_the_fixture_is_there_for_tests_that_await_and_for_those_that_do_not(pro
     assert "5 passed" in done.stdout, done.stdout + done.stderr
 
 
+RUNS_AGAIN = """
+from _pytest.runner import runtestprotocol
+
+def pytest_runtest_protocol(item, nextitem):  # as pytest-rerunfailures does
+    for _ in range(2):
+        item._initrequest()
+        reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    return True
+"""
+
+
+def test_a_test_that_is_run_again_has_a_harness_of_its_own(project: Path) -> None:
+    (project / "conftest.py").write_text(RUNS_AGAIN)
+    done = run(project, TESTS, "-k", "test_an_order_is_sold or without_await")
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+
+
 def test_a_batch_for_a_spark_listener_without_java_skips_the_test_and_says_what_to_install(project: Path) -> None:
     pytest.importorskip("pyspark")
     (project / "lake.py").write_text(textwrap.dedent(LAKE))

@@ -189,6 +189,34 @@ async def test_threads_and_timers_of_a_handler_are_waited_for_while_time_stands_
     assert (threading.Thread.start, threading.Thread.__init__, ThreadPoolExecutor.submit) == originals
 
 
+GIVES_UP = """
+import time
+import anyio
+from rocketbox import RocketBox, rocketmq_listener
+
+app = RocketBox("gives-up", scan=[__name__])
+seen = []
+
+def work():
+    time.sleep(0.1)
+    seen.append("done")
+
+@rocketmq_listener(topic="works", consumer_group="works")
+async def begin(text: str) -> None:
+    with anyio.move_on_after(0.02):
+        await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+    seen.append("gave up")
+"""
+
+
+async def test_a_thread_of_anyios_that_was_given_up_is_waited_for(service: ServiceMaker) -> None:
+    gives_up = service(GIVES_UP, SETTINGS)
+    async with Harness(gives_up.app) as harness:
+        await harness.send("works", "now")
+        await harness.drain()
+        assert gives_up.seen == ["gave up", "done"]
+
+
 async def test_what_others_put_around_threads_and_timers_stays_theirs(
     starts: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
