@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rocketbox.autoconfigure import rocketmq
+from rocketbox.autoconfigure.groups_that_meet import groups_that_meet
 from rocketbox.autoconfigure.key_rules import key_file_warnings, key_findings
 from rocketbox.autoconfigure.kinds import DeclaredListener, ListenerKind, ListenerPlan, Planning
 from rocketbox.autoconfigure.listening import cluster_settings
@@ -119,6 +120,7 @@ class ListenerPlanner:
             of_cluster_ = [plan for plan in plans if (plan.cluster or "") == cluster]
             self.clients.clusters[cluster] = plan_clients(own, of_cluster_, self._keys_of(cluster, own))
         self.findings += key_findings(self.properties, self.clients.clusters, self.service.where)
+        self.findings += groups_that_meet(self.properties, self.clients, plans)
         self.findings += long_names(self.properties, self.clients, plans, self.service.where)
         self.warnings += key_file_warnings(self.properties, self.clients.clusters, self.service.where)
         self._warn_of_unknown_groups(clusters, everything)
