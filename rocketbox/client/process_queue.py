@@ -196,6 +196,19 @@ class ProcessQueue:
         """Whether no more than one message may be pulled."""
         return self._cached.full
 
+    def fitting(self, messages: Sequence[MessageExt]) -> int:
+        """How many of these there is room for, with the last one that begins within it; one at least.
+
+        An answer of compressed messages has many times the bytes that were asked for, when they are unpacked; and other
+        queues may have used the room up while it was on its way.
+        """
+        left = self._cached.limit - self._cached.total
+        for count, message in enumerate(messages, 1):
+            left -= len(message.body)
+            if left <= 0:
+                return count
+        return len(messages)
+
     async def room(self, limits: FlowLimits) -> None:
         """Return when the queue is within limits, or closed."""
         while not self.closed and self.full(limits):

@@ -179,8 +179,8 @@ class PullLoop:
         if self._is_retry:
             _restore_topics(messages)
         next_offset = result.next_begin_offset
-        if queue.only_one and len(messages) > 1:  # other queues have used the room up while this was on its way
-            messages, next_offset = messages[:1], messages[0].queue_offset + 1
+        if (fitting := queue.fitting(messages)) < len(messages):
+            messages, next_offset = messages[:fitting], messages[fitting - 1].queue_offset + 1
         if queue.put(messages, next_offset):
             context.offer(queue)
         if result.status is not PullStatus.NO_NEW_MSG and queue.pulled_to == before:
