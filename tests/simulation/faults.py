@@ -15,7 +15,7 @@ from typing import Any
 from rocketbox.errors import RocketBoxError
 from tests.simulation.clients import GROUPS, OTHER, QUEUES, TOPIC, Clients
 from tests.simulation.cluster import HostClock, SimulatedBroker, SimulatedNameServer
-from tests.simulation.history import EVERYTHING, NOTHING, PATIENCE, ROUTES_ASKED, SOON, GroupKind, History
+from tests.simulation.history import AT_ONCE, EVERYTHING, NOTHING, PATIENCE, ROUTES_ASKED, SOON, GroupKind, History
 from tests.simulation.network import SimulatedNetwork
 
 __all__ = ["KINDS", "Faults"]
@@ -167,6 +167,7 @@ class Faults:
         self._history.fault(f"{broker.name} is stopped", seconds + 10, touches={broker.name},
                             doubles=frozenset({broker.name}))  # fmt: skip
         await broker.stop()
+        self._history.unrouted(broker.name)  # also if it is back before anybody looks
         await asyncio.sleep(seconds)
         await broker.start()
         broker.busy = False
@@ -305,7 +306,8 @@ class Faults:
     async def _raising_handlers(self) -> None:
         seconds = self._seconds()
         self._clients.raising = self._random.choice([0.1, 0.5])
-        self._history.fault(f"handlers raise {self._clients.raising:.0%}", seconds, doubles=NOTHING, patience=SOON)
+        patience = max(SOON, _last_wait(seconds) + AT_ONCE)
+        self._history.fault(f"handlers raise {self._clients.raising:.0%}", seconds, doubles=NOTHING, patience=patience)
         await asyncio.sleep(seconds)
         self._clients.raising = 0.0
 
@@ -421,3 +423,15 @@ KINDS = sorted(
     if asyncio.iscoroutinefunction(value) and name not in NOT_FAULTS
 )
 """All kinds of faults."""
+
+
+def _last_wait(seconds: float) -> float:
+    """The longest wait for its next try of a message that has failed again and again for so long.
+
+    After the first time it waits in the third delay level, then in the fourth, and so on; level n takes n seconds here
+    (``cluster.LEVELS``).
+    """
+    wait = 3
+    while (seconds := seconds - wait) > 0:
+        wait += 1
+    return float(wait)

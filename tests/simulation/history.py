@@ -18,6 +18,7 @@ from enum import Enum
 from rocketbox.message import MessageExt
 
 __all__ = [
+    "AT_ONCE",
     "EVERYTHING",
     "NOTHING",
     "PATIENCE",
