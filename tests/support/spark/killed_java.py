@@ -69,8 +69,7 @@ async def main(folder: str) -> None:
                 await kill_java()
                 await until(lambda: listener.status is SparkListenerState.RESTARTING)
                 report["reason"] = listener.state().reason
-                await until(lambda: "starts again" not in str(listener.state().reason))
-                await until(lambda: listener.state().reason is not None or len(at_work) > 1)
+                await until(lambda: "at work" in str(listener.state().reason) or len(at_work) > 1)
                 report["waits"] = listener.state().reason
                 hold.set()
                 await until(lambda: seen.count(3) == 2)
