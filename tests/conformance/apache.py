@@ -20,6 +20,8 @@ from pathlib import Path
 import pytest
 
 __all__ = [
+    "EACH_BUT_NEWEST_BETWEEN",
+    "EACH_BUT_OLDEST_BETWEEN",
     "EACH_VERSION",
     "NEWEST",
     "SMALL_HEAP",
@@ -41,6 +43,13 @@ EACH_VERSION = [
     for version in VERSIONS
 ]
 """Parameters of tests and fixtures; ``make conformance`` leaves out the versions between newest and oldest."""
+EACH_BUT_NEWEST_BETWEEN = [pytest.param(NEWEST), *(pytest.param(v, marks=pytest.mark.between) for v in VERSIONS[1:])]
+"""The same where ``make conformance`` runs the newest alone: what another module tries with the oldest."""
+EACH_BUT_OLDEST_BETWEEN = [
+    *(pytest.param(version, marks=pytest.mark.between) for version in VERSIONS[:-1]),
+    pytest.param(VERSIONS[-1]),
+]
+"""The oldest alone, likewise."""
 WITH_EXAMPLES = (NEWEST,)  # the others' example artefacts were never published
 ROOT = Path(__file__).parents[2]
 JARS = ROOT / ".rocketbox" / "apache"
