@@ -40,9 +40,9 @@ from rocketbox.broker.transaction_records import (
     half_of,
     immunity_seconds,
     mark_of_done,
-    real_topic,
     takes_place_of,
 )
+from rocketbox.broker.unparking import real_topic
 from rocketbox.clock import Clock
 from rocketbox.errors import StoreError, StoreFullError, StoreStalledError
 from rocketbox.message import MessageExt

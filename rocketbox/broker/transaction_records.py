@@ -15,8 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rocketbox.broker.property_text import add_property, find_property, remove_properties, set_property
-from rocketbox.broker.unparking import record_of
-from rocketbox.errors import InvalidMessageError
+from rocketbox.broker.unparking import real_topic, record_of
 from rocketbox.message import MessageExt, format_offset_msg_id
 from rocketbox.protocol.codes import (
     TRANS_CHECK_MAX_TIME_TOPIC,
@@ -28,7 +27,6 @@ from rocketbox.protocol.codes import (
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import CheckTransactionStateRequestHeader
 from rocketbox.protocol.stored_message import StoredMessage, encode_stored_message
-from rocketbox.protocol.tags import is_valid_name
 
 __all__ = [
     "check_request",
@@ -40,14 +38,12 @@ __all__ = [
     "half_of",
     "immunity_seconds",
     "mark_of_done",
-    "real_topic",
     "takes_place_of",
 ]
 
 TRANSACTION_TYPE = int(MessageSysFlag.TRANSACTION_ROLLBACK)  # both bits
 COMMIT = int(MessageSysFlag.TRANSACTION_COMMIT)
 DONE_TAG = b"d"
-LONGEST_SHOWN = 100  # characters of a wrong name that is repeated
 _CHECKSUM = (b"__CRC32#",)
 _OF_A_HALF = frozenset(  # what the broker itself writes; a message that is sent on brings the old ones along
     {b"REAL_TOPIC", b"REAL_QID", b"__transactionId__", b"TRANSACTION_CHECK_TIMES", b"TRAN_PREPARED_QUEUE_OFFSET"}
@@ -65,21 +61,6 @@ def half_of(message: StoredMessage, uniq_key: bytes) -> StoredMessage:
     text = add_property(text, b"REAL_QID", b"%d" % message.queue_id)
     flags = message.sys_flag & ~TRANSACTION_TYPE
     return replace(message, topic=TRANS_HALF_TOPIC, queue_id=0, properties=text, sys_flag=flags)
-
-
-def real_topic(half: MessageExt) -> tuple[str, int]:
-    """Topic and queue that a half message is for. Raises InvalidMessageError when it does not say so."""
-    text = half.raw_properties
-    topic, queue = find_property(text, b"REAL_TOPIC"), find_property(text, b"REAL_QID") or b"0"
-    if topic is None:
-        raise InvalidMessageError("it has no property REAL_TOPIC")
-    try:
-        name, queue_id = topic.decode(), int(queue)
-    except ValueError as error:
-        raise InvalidMessageError(f"its properties REAL_TOPIC and REAL_QID are no topic and queue: {error}") from error
-    if not is_valid_name(name):
-        raise InvalidMessageError(f"its property REAL_TOPIC is no topic's name: {name[:LONGEST_SHOWN]!r}")
-    return name, queue_id
 
 
 def committed(half: MessageExt, prepared_offset: int) -> StoredMessage:

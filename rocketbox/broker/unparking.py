@@ -23,7 +23,7 @@ from rocketbox.protocol.stored_message import StoredMessage
 from rocketbox.protocol.tags import is_valid_name
 from rocketbox.rare_log import RareLog
 
-__all__ = ["Unparking", "record_of"]
+__all__ = ["Unparking", "real_topic", "record_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -106,8 +106,8 @@ class Unparking:
             _log.error("what could not be delivered cannot be read now: %s", error)
 
 
-def _unparked(message: MessageExt, added: bytes) -> StoredMessage:
-    """The message under its own topic; its property text stays as Apache leaves it, DELAY included."""
+def real_topic(message: MessageExt) -> tuple[str, int]:
+    """Topic and queue that a delayed or half message is for. Raises InvalidMessageError when it does not say so."""
     text = message.raw_properties
     topic, queue = find_property(text, b"REAL_TOPIC"), find_property(text, b"REAL_QID") or b"0"
     if topic is None:
@@ -118,7 +118,13 @@ def _unparked(message: MessageExt, added: bytes) -> StoredMessage:
         raise InvalidMessageError(f"its properties REAL_TOPIC and REAL_QID are no topic and queue: {error}") from error
     if not is_valid_name(name):
         raise InvalidMessageError(f"its property REAL_TOPIC is no topic's name: {name[:LONGEST_SHOWN]!r}")
+    return name, queue_id
+
+
+def _unparked(message: MessageExt, added: bytes) -> StoredMessage:
+    """The message under its own topic; its property text stays as Apache leaves it, DELAY included."""
+    name, queue_id = real_topic(message)
     if name in (SCHEDULE_TOPIC, TIMER_TOPIC):  # somebody has parked it himself: it would be due again at once, for ever
         raise InvalidMessageError(f"its property REAL_TOPIC is {name}, where messages wait")
-    text = remove_properties(text, (b"__CRC32#",)) + added
+    text = remove_properties(message.raw_properties, (b"__CRC32#",)) + added
     return record_of(message, name, queue_id, text, message.reconsume_times)

@@ -16,7 +16,7 @@ from rocketbox.broker.durable_replies import code_of
 from rocketbox.broker.half_messages import Half
 from rocketbox.broker.handlers.refused import Refused
 from rocketbox.broker.property_text import find_property
-from rocketbox.broker.transaction_records import real_topic
+from rocketbox.broker.unparking import real_topic
 from rocketbox.errors import InvalidMessageError, RemoteProtocolError, StoreError
 from rocketbox.message import MessageExt
 from rocketbox.protocol.codes import TRANS_HALF_TOPIC, MessageSysFlag, RequestCode, ResponseCode
