@@ -15,6 +15,7 @@ Source: Apache RocketMQ 5.x ``DefaultMQPushConsumerImpl.sendMessageBack``.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from datetime import timedelta
 
 from rocketbox.client.api.groups import send_message_back
@@ -89,21 +90,23 @@ class SendBack:
         properties[Property.RECONSUME_TIME] = str(message.reconsume_times + 1)
         properties[Property.MAX_RECONSUME_TIMES] = str(most)
         try:
+            await self._send(message, properties, timed=True)
+        except RocketBoxError as error:
+            _log.debug("group %s: message %s goes back by a delay level: %s", self._group, message.msg_id, error)
+            return False
+        return True
+
+    async def _send(self, message: MessageExt, properties: dict[str, str], *, timed: bool = False) -> None:
+        with suppress(NotDurableError):  # it is stored, as safely as that broker can
             await self._sender.send_prepared(
                 retry_topic(self._group),
                 message.received_body,
                 properties,
                 flag=message.flag,
                 sys_flag=_packing(message),
-                timed=True,
+                timed=timed,
                 timeout=SEND_BACK_TIMEOUT,
             )
-        except NotDurableError:
-            return True  # stored, as safely as that broker can
-        except RocketBoxError as error:
-            _log.debug("group %s: message %s goes back by a delay level: %s", self._group, message.msg_id, error)
-            return False
-        return True
 
     @staticmethod
     def _properties(message: MessageExt) -> dict[str, str]:
@@ -126,16 +129,7 @@ class SendBack:
         level = delay_level if delay_level > 0 else FIRST_RETRY_LEVEL + message.reconsume_times
         properties[Property.DELAY] = str(level)
         try:
-            await self._sender.send_prepared(
-                retry_topic(self._group),
-                message.received_body,
-                properties,
-                flag=message.flag,
-                sys_flag=_packing(message),
-                timeout=SEND_BACK_TIMEOUT,
-            )
-        except NotDurableError:
-            return True  # stored, as safely as that broker can
+            await self._send(message, properties)
         except AccessDeniedError as error:
             self._instance.refusals(self._group).refused(_DOING, error)
             return False
