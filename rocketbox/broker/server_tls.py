@@ -17,6 +17,7 @@ from rocketbox.broker.options import BrokerOptions
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.remoting.network import TcpNetwork
 from rocketbox.remoting.tls import ServerTlsOptions, TlsMode, own_refusal, tls_findings
+from rocketbox.remoting.tls_advice import TO_BROKERS
 from rocketbox.remoting.tls_files import LoopbackTls, ServerTls
 
 __all__ = ["server_network", "server_tls_findings", "tls_options_of"]
@@ -73,7 +74,7 @@ def server_network(options: BrokerOptions) -> TcpNetwork:
     if findings := server_tls_findings(options):
         raise ConfigurationError(findings)
     if asked.mode is TlsMode.DISABLED:
-        return TcpNetwork(send_buffer_bytes=size)
+        return TcpNetwork(send_buffer_bytes=size, advice=TO_BROKERS)
     return TcpNetwork(send_buffer_bytes=size, tls=LoopbackTls(asked), accepted_tls=ServerTls(asked, _key))
 
 

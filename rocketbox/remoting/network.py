@@ -27,6 +27,7 @@ from rocketbox.remoting.asyncio_driver import AsyncioDriver
 from rocketbox.remoting.connection import Connection, Opened
 from rocketbox.remoting.stream_driver import ByteStream, StreamDriver
 from rocketbox.remoting.tls import HandshakeError
+from rocketbox.remoting.tls_advice import TO_CLIENTS, TlsAdvice
 from rocketbox.remoting.tls_driver import AcceptedTlsDriver, ConnectingTlsDriver
 from rocketbox.remoting.tls_files import ClientTls, LoopbackTls, ServerTls
 from rocketbox.remoting.tls_stream import AcceptedTlsStream, ConnectedTlsStream
@@ -119,7 +120,7 @@ class TcpNetwork:
     """TCP. Under asyncio on its transports, elsewhere (or with ``streams``) on anyio's streams.
 
     With ``tls`` every connection that is made is encrypted, with ``accepted_tls`` those that are accepted, or those
-    that want it.
+    that want it. Without, ``advice`` tells what to do where the other side may have wanted it.
 
     ``send_buffer_bytes`` are asked of the system for each accepted connection (Linux gives twice as many, for what it
     needs itself); 0 leaves the size to the system. Left to itself Linux takes up to 4 MiB for every peer that does not
@@ -134,8 +135,10 @@ class TcpNetwork:
         send_buffer_bytes: int = SEND_BUFFER_BYTES,
         tls: ClientTls | LoopbackTls | None = None,
         accepted_tls: ServerTls | None = None,
+        advice: TlsAdvice = TO_CLIENTS,
     ) -> None:
         self._streams = streams
+        self._if_silent = f"it has answered nothing: {advice.no_answer}"
         self._send_buffer_bytes = send_buffer_bytes
         self._tls = tls
         self._accepted_tls = accepted_tls
@@ -152,12 +155,12 @@ class TcpNetwork:
                 else ConnectingTlsDriver(opened, tls, context, host)
             )
             connection = await asyncio_driver.connect(host, port, driver)
-            connection.if_never_answered = "" if tls is not None else _MAYBE_TLS
+            connection.if_never_answered = "" if tls is not None else self._if_silent
             return connection
         stream = _TcpStream(await anyio.connect_tcp(host, port))
         if tls is None or context is None:
             connection = _start(stream, opened, tasks)
-            connection.if_never_answered = _MAYBE_TLS
+            connection.if_never_answered = self._if_silent
             return connection
         try:
             encrypted = ConnectedTlsStream(stream, tls, context, host)
@@ -297,9 +300,6 @@ def _start(
         encrypted.connection = connection
     driver.start(connection, tasks)
     return connection
-
-
-_MAYBE_TLS = "it has answered nothing: where it speaks TLS alone, set rocketmq.tls.enable"
 
 
 class MemoryNetwork:

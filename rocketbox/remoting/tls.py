@@ -22,6 +22,7 @@ from typing import Annotated, Final
 
 from rocketbox.declarations import Words, check_options
 from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.remoting.tls_advice import TO_CLIENTS, TlsAdvice
 
 __all__ = [
     "SPEAKS_NO_TLS",
@@ -46,7 +47,8 @@ _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----[\x20-\x7e\s]*?--
 
 SPEAKS_NO_TLS: Final = (
     "plain",
-    "it does not speak TLS, and tls-server-mode is enforcing (rocketmq.tls.enable of clients)",
+    "it does not speak TLS, and tls-server-mode is enforcing (rocketmq.tls.enable of clients, tls-server-cert-path of "
+    "brokers)",
 )
 """What kept a server from a TLS connection, as :func:`why_the_server_failed` says it."""
 
@@ -422,34 +424,30 @@ def is_refused_certificate(error: BaseException | None) -> bool:
     return _reason(error) in _WANTS_CERTIFICATE | _REFUSES_CERTIFICATE
 
 
-def why_the_client_failed(error: BaseException | None, *, name: str, shows_certificate: bool) -> str:
+def why_the_client_failed(
+    error: BaseException | None, *, name: str, shows_certificate: bool, advice: TlsAdvice = TO_CLIENTS
+) -> str:
     """What kept a client from its TLS connection to the server ``name``; None: the server ended it without a word."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its TLS certificate is not accepted: {_why_not_accepted(error, name)}"
+        return f"its TLS certificate is not accepted: {_why_not_accepted(error, name, advice)}"
     reason = _reason(error)
     if reason in _WANTS_CERTIFICATE or (reason in _REFUSES_CERTIFICATE and not shows_certificate):
-        return (
-            "the server wants a certificate of the client, and there is none: set rocketmq.tls.cert-file and "
-            "rocketmq.tls.key-file"
-        )
+        return f"the server wants a certificate of the client, and there is none: {advice.no_certificate}"
     if reason in _REFUSES_CERTIFICATE:
         return (
             f"the server does not accept the client's certificate ({_words_of(error) if error else reason}): it may "
-            "have expired, or its CA is none that the server trusts; correct rocketmq.tls.cert-file"
+            f"have expired, or its CA is none that the server trusts; {advice.refused}"
         )
     if reason in _NO_TLS:
-        return (
-            "the server speaks no TLS at this port: switch TLS on there, or off here (rocketmq.tls.enable); nothing "
-            "was sent without it"
-        )
+        return f"the server speaks no TLS at this port: {advice.no_tls}"
     if reason in _NO_VERSION:
         how = _words_of(error) if error else reason
         return f"the server and this client have no way of TLS in common ({how}); TLS 1.2 and 1.3 are spoken here"
     if reason == "SSLV3_ALERT_HANDSHAKE_FAILURE":  # of TLS 1.2, for either
         if not shows_certificate:
             return (
-                "the server ended the TLS handshake: it wants a certificate of the client (rocketmq.tls.cert-file), or "
-                "has no way of TLS in common with it"
+                "the server ended the TLS handshake: it has no way of TLS in common with this client, or wants a "
+                f"certificate of it: {advice.no_certificate}"
             )
         return "the server ended the TLS handshake: it has no way of TLS in common with this client"
     if error is None or reason in ("", "UNEXPECTED_EOF_WHILE_READING"):
@@ -461,21 +459,15 @@ def why_the_client_failed(error: BaseException | None, *, name: str, shows_certi
     return f"the TLS handshake failed: {_words_of(error)}"
 
 
-def _why_not_accepted(error: ssl.SSLCertVerificationError, name: str) -> str:
+def _why_not_accepted(error: ssl.SSLCertVerificationError, name: str, advice: TlsAdvice) -> str:
     if error.verify_code == _EXPIRED:
         return "it has expired, or one in its chain has; renew it, or correct this machine's clock"
     if error.verify_code == _NOT_YET:
         return "it is not valid yet; correct this machine's clock, or the server's certificate"
     if error.verify_code in _UNKNOWN_CA:
-        return (
-            f"no CA that is trusted here has signed it ({error.verify_message}); set rocketmq.tls.ca-file to the "
-            "certificate of its CA"
-        )
+        return f"no CA that is trusted here has signed it ({error.verify_message}); {advice.unknown_ca}"
     if error.verify_code in _WRONG_NAME:
-        return (
-            f"it is for another name than {name}; set rocketmq.tls.server-name to one that stands in it, or have it "
-            f"made for {name}"
-        )
+        return f"it is for another name than {name}; {advice.wrong_name.format(name=name)}"
     return f"{error.verify_message} (code {error.verify_code})"
 
 

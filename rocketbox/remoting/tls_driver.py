@@ -14,6 +14,7 @@ import errno
 import ssl
 import threading
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rocketbox.remoting.asyncio_driver import AsyncioDriver, why_lost
@@ -171,7 +172,9 @@ class ConnectingTlsDriver(_TlsDriver):
     def __init__(self, opened: Opened, tls: ClientTls | LoopbackTls, context: ssl.SSLContext, host: str) -> None:
         self._name = tls.name_of(host)
         super().__init__(opened, connecting_session(context, self._name))
-        self._shows_certificate = tls.shows_certificate
+        self._why = partial(
+            why_the_client_failed, name=self._name, shows_certificate=tls.shows_certificate, advice=tls.advice
+        )
         self._connected = self.waiter()
         self._given_up = False
 
@@ -190,9 +193,6 @@ class ConnectingTlsDriver(_TlsDriver):
         if isinstance(error, OSError) and error.errno in _RESET and not self.connection.has_received:
             reason += " behind the TLS handshake; a server that takes no client without its certificate may do so"
         self.connection.lost(reason)
-
-    def _why(self, error: Exception | None) -> str:
-        return why_the_client_failed(error, name=self._name, shows_certificate=self._shows_certificate)
 
     async def connected(self) -> Connection:
         connection: Connection = await self._connected

@@ -24,6 +24,7 @@ from rocketbox.remoting.tls import (
     loopback_client_context,
     server_context,
 )
+from rocketbox.remoting.tls_advice import TO_BROKERS, TO_CLIENTS
 
 __all__ = ["ClientTls", "FollowedContext", "LoopbackTls", "ServerTls"]
 
@@ -94,6 +95,8 @@ class FollowedContext:
 class ClientTls:
     """What the connections of one client are made with. Raises ConfigurationError for files that cannot be used."""
 
+    advice = TO_CLIENTS
+
     def __init__(
         self, options: TlsOptions, named: Callable[[str], str] = lambda option: f"TlsOptions.{option}"
     ) -> None:
@@ -144,6 +147,7 @@ class ServerTls:
 class LoopbackTls:
     """A server's connections to another one with the same files, which has to have the same certificate."""
 
+    advice = TO_BROKERS
     shows_certificate = True
 
     def __init__(self, options: ServerTlsOptions) -> None:

@@ -7,6 +7,7 @@ goes one after the other, since TLS answers some of what is received.
 from __future__ import annotations
 
 import ssl
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -106,7 +107,9 @@ class ConnectedTlsStream(_TlsStream):
 
     def __init__(self, stream: ByteStream, tls: ClientTls | LoopbackTls, context: ssl.SSLContext, host: str) -> None:
         self._name = tls.name_of(host)
-        self._shows_certificate = tls.shows_certificate
+        self._why = partial(
+            why_the_client_failed, name=self._name, shows_certificate=tls.shows_certificate, advice=tls.advice
+        )
         super().__init__(stream, connecting_session(context, self._name))
 
     async def settle(self) -> None:
@@ -123,9 +126,6 @@ class ConnectedTlsStream(_TlsStream):
     def _broken(self, error: ssl.SSLError) -> None:
         if is_refused_certificate(error):
             self.connection.refused(self._why(error))
-
-    def _why(self, error: BaseException | None) -> str:
-        return why_the_client_failed(error, name=self._name, shows_certificate=self._shows_certificate)
 
 
 class AcceptedTlsStream(_TlsStream):

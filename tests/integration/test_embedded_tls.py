@@ -98,6 +98,22 @@ async def test_clients_show_certificates_and_so_does_the_broker_to_its_name_serv
                 await other.send(Message("secrets", b"never"))
 
 
+@pytest.mark.parametrize("here", [False, True], ids=["TLS is missing here", "another certificate is there"])
+async def test_a_broker_is_told_by_its_own_settings_why_a_name_server_elsewhere_is_not_told_of_it(
+    here: bool, tmp_path: Path, files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    cert, key = write(tmp_path, "other", certificate(nth=1))
+    own = files.settings if here else {}
+    elsewhere = options(tmp_path / "elsewhere", tls_server_cert_path=cert, tls_server_key_path=key)
+    async with EmbeddedServers(elsewhere) as servers:
+        said = options(tmp_path, namesrv_addr=servers.name_server_address)
+        async with EmbeddedServers(replace(said, broker={**said.broker, **own})):
+            await until(lambda: "was not told of this broker" in caplog.text)
+    (why,) = {record.getMessage() for record in caplog.records if "was not told of this broker" in record.getMessage()}
+    assert "tls-server-cert-path" in why
+    assert "rocketmq.tls" not in why
+
+
 async def test_a_permissive_server_serves_those_without_too(tmp_path: Path, files: Files) -> None:
     said = replace(options(tmp_path), broker={**files.settings, "tls-server-mode": "permissive"})
     async with EmbeddedServers(said) as servers:
