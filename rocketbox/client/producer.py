@@ -20,7 +20,7 @@ from rocketbox.client.checks import check_group, check_timeout
 from rocketbox.client.instance import MQClientInstance, own_or_shared
 from rocketbox.client.middleware import SendContext, chain, result_of
 from rocketbox.client.options import ClientOptions, ProducerOptions
-from rocketbox.client.queue_choice import QueueTarget
+from rocketbox.client.queue_choice import QueueTarget, check_target
 from rocketbox.client.recalls import recall_by_handle
 from rocketbox.client.requests import Asker
 from rocketbox.client.sending import Sender
@@ -253,21 +253,26 @@ class Producer:
         to = None if queue is None else await self._sender.queue_for(queue, messages[0], tries)
         return result_of(await self._deliver(request, tries, to, messages[0].hash_key))
 
-    async def send_many(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[SendResult]:
+    async def send_many(
+        self, messages: Iterable[Message], *, timeout: float | None = None, queue: QueueTarget | None = None
+    ) -> list[SendResult]:
         """Send messages each on its own, up to ``send_many_window`` of them in flight, and return results in order.
 
-        ``timeout`` is that of each message, which is tried ``retry_times_when_send_async_failed`` more times. They are
-        not stored in the order in which they stand. All are tried whatever happens to others; raises SendManyError with
-        every result and error when one of them fails.
+        ``timeout`` is that of each message, which is tried ``retry_times_when_send_async_failed`` more times. ``queue``
+        is as for :meth:`send`; a function is asked for each message. They are not stored in the order in which they
+        stand, not even in one queue. All are tried whatever happens to others; raises SendManyError with every result
+        and error when one of them fails, InvalidMessageError for what can be no ``queue``: then nothing was sent.
         """
         self._sender.check_open()
         batch = list(messages)
         seconds = self.options.send_message_timeout if timeout is None else check_timeout(timeout)
         retries = self.options.retry_times_when_send_async_failed
+        if queue is not None:
+            check_target(queue)
         if self._around is not None:
-            results = await self._send_many_around(batch, seconds, retries)
+            results = await self._send_many_around(batch, seconds, retries, queue)
         else:
-            results = await self._sender.deliver_many(batch, seconds, retries)
+            results = await self._sender.deliver_many(batch, seconds, retries, queue)
         sent = [result for result in results if isinstance(result, SendResult)]
         if len(sent) < len(results):
             raise SendManyError(results)
@@ -333,18 +338,19 @@ class Producer:
         self._transactions.check(connection, request, message)
 
     async def _send_many_around(
-        self, batch: Sequence[Message], timeout: float, retries: int
+        self, batch: Sequence[Message], timeout: float, retries: int, target: QueueTarget | None
     ) -> list[SendResult | Exception]:
         """Many under middlewares, which are coroutines: each place in the window has a task."""
         assert self._around is not None
         around = self._around
         outcomes: list[SendResult | Exception | None] = [None] * len(batch)
-        queue = iter(enumerate(batch))
+        left = iter(enumerate(batch))
 
         async def work() -> None:
-            for index, message in queue:
+            for index, message in left:
+                context = SendContext(self.group, [message], timeout, retries, target)
                 try:
-                    outcomes[index] = result_of(await around(SendContext(self.group, [message], timeout, retries)))
+                    outcomes[index] = result_of(await around(context))
                 except Exception as error:  # whatever it is: a message without an outcome would be lost silently
                     outcomes[index] = error
                 except (KeyboardInterrupt, SystemExit):

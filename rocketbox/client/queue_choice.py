@@ -12,7 +12,7 @@ from typing import TypeAlias
 from rocketbox.errors import InvalidMessageError
 from rocketbox.message import Message, MessageQueue
 
-__all__ = ["QueueChoice", "QueueSelector", "QueueTarget", "selected"]
+__all__ = ["QueueChoice", "QueueSelector", "QueueTarget", "check_target", "selected"]
 
 
 class QueueChoice(Enum):
@@ -27,6 +27,15 @@ QueueSelector: TypeAlias = Callable[[Sequence[MessageQueue], Message], MessageQu
 
 QueueTarget: TypeAlias = MessageQueue | QueueSelector | QueueChoice
 """What ``queue=`` of a send takes."""
+
+
+def check_target(target: object) -> None:
+    """Raises InvalidMessageError for what is no QueueTarget."""
+    if not isinstance(target, MessageQueue | QueueChoice) and not callable(target):
+        raise InvalidMessageError(
+            f"queue={target!r} is {type(target).__name__}; it must be a MessageQueue, a QueueChoice, or a function "
+            "of the queues and the message that returns one of them"
+        )
 
 
 def selected(selector: QueueSelector, queues: Sequence[MessageQueue], message: Message) -> MessageQueue:

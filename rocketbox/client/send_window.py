@@ -18,10 +18,11 @@ from typing import Final
 
 from rocketbox.client.api.send import send_result
 from rocketbox.client.lanes import Lane, Lanes
+from rocketbox.client.queue_choice import QueueTarget
 from rocketbox.client.tries import Tries
 from rocketbox.clock import Clock
 from rocketbox.errors import BrokerError, ClientError, NotDurableError, RemotingError, RocketBoxError
-from rocketbox.message import Message, SendResult, SendStatus
+from rocketbox.message import Message, MessageQueue, SendResult, SendStatus
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.prepared_sends import SendRequest
@@ -39,17 +40,19 @@ _UNKNOWN: Final = ClientError("the send has not ended")  # each is replaced
 class FirstTry(Tries):
     """The tries of one message, and where the first of them went; takes its answer."""
 
-    __slots__ = ("connection", "failure", "hash_key", "index", "lane", "lanes", "request", "window")
+    __slots__ = ("connection", "failure", "index", "lane", "lanes", "message", "queue", "request", "window")
 
     lanes: Lanes
     connection: Connection
 
-    def __init__(self, window: SendWindow, index: int, request: SendRequest, hash_key: str | None, now: float) -> None:
+    def __init__(self, window: SendWindow, index: int, request: SendRequest, message: Message, now: float) -> None:
         super().__init__(now, window.timeout, window.retries)
         self.window = window
         self.index = index
         self.request = request
-        self.hash_key = hash_key
+        self.message = message
+        self.queue: MessageQueue | None = None
+        """The one it has to go to, once that is known; None: any."""
         self.lane: Lane | None = None
         """Where it is to go; None while nobody knows."""
         self.failure: RocketBoxError | None = None
@@ -92,6 +95,7 @@ class SendWindow:
         size: int,
         timeout: float,
         retries: int,
+        target: QueueTarget | None,
         prepare: Callable[[Message], SendRequest],
         start: Callable[[FirstTry], bool],
         deliver: Callable[[FirstTry], Awaitable[SendResult]],
@@ -101,6 +105,8 @@ class SendWindow:
     ) -> None:
         self.timeout = timeout
         self.retries = retries
+        self.target = target
+        """What ``queue=`` says of all messages."""
         self.faults = faults
         self.looks_at_answers = measures or bool(remoting.hooks)
         self._remoting = remoting
@@ -138,7 +144,7 @@ class SendWindow:
             elif index % READ_CLOCK_EVERY == 0:
                 self._now = self._clock.monotonic()
             try:
-                first = FirstTry(self, index, self._prepare(message), message.hash_key, self._now)
+                first = FirstTry(self, index, self._prepare(message), message, self._now)
                 if not self._start(first):
                     self._to_go_on.append(first)
             except Exception as error:  # whatever it is: a message without an outcome would be lost silently

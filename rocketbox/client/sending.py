@@ -37,7 +37,7 @@ from rocketbox.client.lanes import Lane, Lanes, LaneTable
 from rocketbox.client.middleware import result_of
 from rocketbox.client.options import ProducerOptions
 from rocketbox.client.packing import TO_BE_PACKED, Packing
-from rocketbox.client.queue_choice import QueueChoice, QueueTarget, selected
+from rocketbox.client.queue_choice import QueueChoice, QueueTarget, check_target, selected
 from rocketbox.client.send_window import FirstTry, SendWindow
 from rocketbox.client.timer_support import check_takes_timers
 from rocketbox.client.tries import RETRY_CODES, Tries
@@ -306,18 +306,7 @@ class Sender:
         """The queue that ``queue=`` of a send means; None: the next one. Raises what a user's selector raises."""
         if isinstance(target, MessageQueue):
             return target
-        if target is QueueChoice.IN_TURN:
-            return None
-        if target is QueueChoice.RANDOM:
-            if message.hash_key is not None:
-                raise InvalidMessageError("a message has a hash_key, which chooses its queue, and queue= says RANDOM")
-            self._turn = self._clock.random.getrandbits(31)
-            return None
-        if not callable(target):
-            raise InvalidMessageError(
-                f"queue={target!r} is {type(target).__name__}; it must be a MessageQueue, a QueueChoice, or a function "
-                "of the queues and the message that returns one of them"
-            )
+        check_target(target)
         self.check_open()
         said = message.topic
         topic = self._topics.get(said) or self._check_topic(said)
@@ -325,7 +314,19 @@ class Sender:
         if lanes is None:
             lanes = await self.lanes.find(topic, tries.deadline - tries.now)
             tries.now = self._clock.monotonic()
-        return selected(target, [lane.queue for lane in lanes.all], message)
+        return self._queue_said(target, message, lanes)
+
+    def _queue_said(self, target: QueueTarget, message: Message, lanes: Lanes) -> MessageQueue | None:
+        """The queue that a target means among those of the topic; for RANDOM the turn is drawn, and it is the next."""
+        if isinstance(target, MessageQueue):
+            return target
+        if not isinstance(target, QueueChoice):
+            return selected(target, [lane.queue for lane in lanes.all], message)
+        if target is QueueChoice.RANDOM:
+            if message.hash_key is not None:
+                raise InvalidMessageError("a message has a hash_key, which chooses its queue, and queue= says RANDOM")
+            self._turn = self._clock.random.getrandbits(31)
+        return None
 
     # --- tries -------------------------------------------------------------------------------------------------------
 
@@ -413,7 +414,7 @@ class Sender:
         return written
 
     async def deliver_many(
-        self, messages: Sequence[Message], timeout: float, retries: int
+        self, messages: Sequence[Message], timeout: float, retries: int, queue: QueueTarget | None = None
     ) -> list[SendResult | Exception]:
         """Send messages each on its own, up to ``send_many_window`` of them in flight: result or error of each."""
         faults = self._faults
@@ -424,6 +425,7 @@ class Sender:
             size=self.options.send_many_window,
             timeout=timeout,
             retries=retries,
+            target=queue,
             prepare=self.request,
             start=self._start,
             deliver=self._deliver_from,
@@ -440,9 +442,15 @@ class Sender:
         if lanes is None or request.numbers is TO_BE_PACKED or request.timer:
             return False
         first.lanes = lanes
-        key = first.hash_key
-        lane = first.lane = self._next_lane(lanes, first) if key is None else lanes.by_queue[lanes.queue_of(key)]
-        share = self._share(lane, lanes, first, fixed=key is not None)
+        queue, key = None, first.message.hash_key
+        if (target := first.window.target) is not None:
+            queue = self._queue_said(target, first.message, lanes)
+        if queue is None and key is not None:
+            queue = lanes.queue_of(key)
+        first.queue = queue
+        lane = self._next_lane(lanes, first) if queue is None else self._lane_to(queue, request.topic, lanes, None)
+        first.lane = lane
+        share = self._share(lane, lanes, first, fixed=queue is not None)
         request.template = lane.template
         try:
             connection = self._remoting.start_prepared(lane.address, request, first, timeout=share, now=first.now)
@@ -458,11 +466,12 @@ class Sender:
 
     async def _deliver_from(self, first: FirstTry) -> SendResult:
         """For the window of send_many: what follows on a first try, or that first try."""
-        request, lane = first.request, first.lane
+        request, lane, queue, key = first.request, first.lane, first.queue, first.message.hash_key
         if first.failure is None:
-            return result_of(await self.deliver(request, first, None, first.hash_key, lane))
+            if lane is None and (target := first.window.target) is not None:
+                queue = await self.queue_for(target, first.message, first)
+            return result_of(await self.deliver(request, first, queue, key, lane))
         assert lane is not None
-        queue = None if first.hash_key is None else lane.queue
         fixed = queue is not None
         accepted = await self._go_on_after(first.failure, request, first, first.lanes, lane, fixed=fixed)
         return accepted if accepted is not None else result_of(await self.deliver(request, first, queue))

@@ -192,6 +192,7 @@ class RocketMQTemplate:
         keys: str | Sequence[str] | None = None,
         tag: str | None = None,
         hash_key: str | None = None,
+        queue: QueueTarget | None = None,
         delay: timedelta | str | None = None,
         delay_level: int | None = None,
         deliver_at: datetime | None = None,
@@ -202,8 +203,8 @@ class RocketMQTemplate:
     ) -> list[SendResult]:
         """Send the payloads each on its own, many at once (pipelined), and return the results in their order.
 
-        The options hold for all of them; :meth:`to_message` makes messages that have their own. Messages are not
-        stored in the order in which they stand.
+        The options hold for all of them; :meth:`to_message` makes messages that have their own, and a function as
+        ``queue`` is asked for each. Messages are not stored in the order in which they stand.
         """
         messages = [
             self.to_message(
@@ -220,7 +221,7 @@ class RocketMQTemplate:
             )
             for payload in payloads
         ]
-        return await self._to(cluster).send_many(messages, timeout=timeout_seconds(timeout))
+        return await self._to(cluster).send_many(messages, timeout=timeout_seconds(timeout), queue=queue)
 
     @expects_await
     async def recall(

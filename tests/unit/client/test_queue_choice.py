@@ -12,7 +12,7 @@ import pytest
 
 from rocketbox.client import QueueChoice
 from rocketbox.client.middleware import SendContext, SendNext
-from rocketbox.errors import InvalidMessageError, NoRouteError
+from rocketbox.errors import InvalidMessageError, NoRouteError, SendManyError
 from rocketbox.message import Message, MessageQueue, SendResult, decode_properties
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.command import RemotingCommand
@@ -131,6 +131,88 @@ async def test_middlewares_may_look_at_the_choice_and_make_another() -> None:
         cluster.add_topic("T")
         async with producer_of(cluster, client={"send_middleware": (second,)}) as producer:
             assert (await producer.send(message(flag=3), queue=by_flag)).queue.queue_id == 1
+
+
+# --- of send_many ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("client", [{}, {"send_middleware": (lambda context, call_next: call_next(context),)}])
+async def test_a_function_is_asked_once_for_each_of_many(client: dict[str, Any]) -> None:
+    asked: list[int] = []
+
+    def pick(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+        asked.append(message.flag)
+        return queues[message.flag % len(queues)]
+
+    async with ScriptedCluster(VirtualClock(), brokers=TWO) as cluster:
+        cluster.add_topic("T", queues=2)
+        async with producer_of(cluster, client=client) as producer:
+            for first in (0, 5):  # nothing is known of the topic yet; all of it is
+                many = [message(flag=number) for number in range(first, first + 5)]
+                results = await producer.send_many(many, queue=pick)
+                every = [MessageQueue("T", name, number) for name in TWO for number in range(2)]
+                assert [result.queue for result in results] == [every[each.flag % 4] for each in many]
+    assert sorted(asked) == list(range(10))
+
+
+async def test_many_go_to_the_queue_that_is_given_and_stay_there_over_all_tries() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, brokers=TWO) as cluster:
+        cluster.add_topic("T", queues=2)
+        broker, given = cluster.brokers["broker-b"], MessageQueue("T", "broker-b", 1)
+        seen = set[bytes]()
+
+        def busy_at_first(request: RemotingCommand) -> RemotingCommand:
+            if request.body in seen:
+                return broker.store(request)
+            seen.add(request.body)
+            return RemotingCommand.response(ResponseCode.SYSTEM_BUSY, "no")
+
+        results: list[SendResult] = []
+        async with producer_of(cluster) as producer, anyio.create_task_group() as tasks:
+
+            async def send() -> None:
+                many = [Message("T", b"%d" % number, hash_key="k" if number % 2 else None) for number in range(6)]
+                results.extend(await producer.send_many(many, queue=given))
+
+            await producer.send_many([message()])
+            cluster.broker.requests.clear()
+            broker.requests.clear()
+            broker.on_send = busy_at_first
+            tasks.start_soon(send)
+            await clock.advance(1)
+        assert [result.queue for result in results] == [given] * 6
+        assert (broker.queues, cluster.broker.sends) == ([1] * 12, [])
+
+
+async def test_of_many_only_those_fail_whose_queue_cannot_be_chosen() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        cluster.add_topic("T")
+        async with producer_of(cluster) as producer:
+            for _ in range(2):  # nothing is known of the topic yet; all of it is
+                with pytest.raises(SendManyError) as caught:
+                    await producer.send_many([message(flag=3), message(flag=77), message(flag=1)], queue=by_flag)
+                one, wrong, other = caught.value.results
+                assert isinstance(one, SendResult)
+                assert isinstance(other, SendResult)
+                assert (one.queue.queue_id, type(wrong), other.queue.queue_id) == (3, IndexError, 1)
+            with pytest.raises(SendManyError) as caught:
+                await producer.send_many([message(hash_key="k"), message()], queue=QueueChoice.RANDOM)
+            assert [type(each) for each in caught.value.results] == [InvalidMessageError, SendResult]
+            cluster.broker.requests.clear()
+            with pytest.raises(InvalidMessageError, match="queue=7 is int; it must be a MessageQueue, a QueueChoice"):
+                await producer.send_many([message()], queue=7)  # type: ignore[arg-type] # what is tried here
+        assert cluster.broker.sends == []
+
+
+async def test_each_of_many_goes_to_any_queue() -> None:
+    async with ScriptedCluster(VirtualClock(), brokers=TWO) as cluster:
+        cluster.add_topic("T", queues=4)
+        async with producer_of(cluster) as producer:
+            results = await producer.send_many([message() for _ in range(60)], queue=QueueChoice.RANDOM)
+        places = [result.queue for result in results]
+        steps = {(places.index(one), places.index(other)) for one, other in pairwise(places)}
+        assert (len(set(places)), len(steps) > 8) == (8, True), "that would be their turn"
 
 
 # --- hash keys ------------------------------------------------------------------------------------------------------
