@@ -20,8 +20,9 @@ from rocketbox.broker.store.dispatcher import Arrival
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.record_reading import WrongEntryError
 from rocketbox.broker.table_text import table_pieces
+from rocketbox.broker.timer_messages import CORRECTION_MS
 from rocketbox.broker.topics import TopicTable
-from rocketbox.broker.unparking import Unparking
+from rocketbox.broker.unparking import LONGEST_SLEEP, RETRY_INTERVAL, Unparking
 from rocketbox.clock import Clock
 from rocketbox.errors import (
     StoreCorruptError,
@@ -43,9 +44,6 @@ _log = logging.getLogger(__name__)
 
 DELIVERIES_FOR_EACH_VERSION = 200  # Apache's delayOffsetUpdateVersionStep
 BATCH = 32  # records read at once
-CORRECTION_MS = 1000  # a clock put right by less is an ordinary correction: nobody's delay ends because of it
-LONGEST_SLEEP = 10.0  # seconds; a clock that was put right meanwhile is looked at again
-RETRY_INTERVAL = 1.0  # seconds, while the store has no room
 
 
 class _ParkTimes:

@@ -26,6 +26,7 @@ from rocketbox.protocol.recall_handles import RecallHandle, encode_recall_handle
 from rocketbox.protocol.stored_message import StoredMessage
 
 __all__ = [
+    "CORRECTION_MS",
     "TIMER_PROPERTIES",
     "TimerParking",
     "delete_key",

@@ -36,7 +36,7 @@ from rocketbox.broker.timer_file import TimerFile, TimerState
 from rocketbox.broker.timer_messages import CORRECTION_MS, TimerParking, delete_key, due_ms, recalled_key
 from rocketbox.broker.timer_wheel import LATEST_MS, TimerWheel
 from rocketbox.broker.topics import TopicTable
-from rocketbox.broker.unparking import Unparking, record_of
+from rocketbox.broker.unparking import LONGEST_SLEEP, RETRY_INTERVAL, Unparking, record_of
 from rocketbox.clock import Clock
 from rocketbox.errors import InvalidMessageError, StoreError, StoreFailedError, StoreFullError, StoreStalledError
 from rocketbox.message import MAX_PROPERTIES_BYTES, MessageExt
@@ -53,8 +53,6 @@ _log = logging.getLogger(__name__)
 BATCH = 128  # messages that are delivered by one flush
 RUN = 32  # messages of neighbouring places that are read at once
 SCANNED_AT_ONCE = 256  # messages that a start reads in one step of a thread
-LONGEST_SLEEP = 10.0  # seconds; a clock that was put right meanwhile is looked at again
-RETRY_INTERVAL = 1.0  # seconds, while the store has no room
 SHARE_OF_TIME = 0.1  # at most this much of it goes into writing copies
 REMEMBERED_MS = 5_000  # for which a recall is known behind its time: longer than any rounding
 ADDED_BYTES = 100  # of properties that a delivered message gets, where there is room

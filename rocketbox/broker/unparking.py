@@ -23,10 +23,12 @@ from rocketbox.protocol.stored_message import StoredMessage
 from rocketbox.protocol.tags import is_valid_name
 from rocketbox.rare_log import RareLog
 
-__all__ = ["Unparking", "real_topic", "record_of"]
+__all__ = ["LONGEST_SLEEP", "RETRY_INTERVAL", "Unparking", "real_topic", "record_of"]
 
 _log = logging.getLogger(__name__)
 
+LONGEST_SLEEP = 10.0  # seconds of a delivery; a clock that was put right meanwhile is looked at again
+RETRY_INTERVAL = 1.0  # seconds until a delivery tries again, while the store has no room
 LONGEST_SHOWN = 100  # characters of a wrong name that the log repeats
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from rocketbox.broker.delay import LONGEST_SLEEP, DelayedDelivery
+from rocketbox.broker.delay import DelayedDelivery
 from rocketbox.broker.delay_levels import DelayLevels, park
 from rocketbox.broker.options import BrokerOptions
 from rocketbox.broker.persister import TableFile
@@ -21,6 +21,7 @@ from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.timer_messages import TimerParking
 from rocketbox.broker.topics import TopicTable
+from rocketbox.broker.unparking import LONGEST_SLEEP
 from rocketbox.errors import StoreCorruptError
 from rocketbox.protocol.codes import UNDELIVERED_TOPIC
 from rocketbox.protocol.registration_bodies import TopicConfig

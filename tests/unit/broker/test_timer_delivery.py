@@ -20,8 +20,9 @@ from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.timer_file import TimerFile
 from rocketbox.broker.timer_messages import TimerParking, due_ms, recall_handle_of
-from rocketbox.broker.timers import LONGEST_SLEEP, REMEMBERED_MS, TimerDelivery
+from rocketbox.broker.timers import REMEMBERED_MS, TimerDelivery
 from rocketbox.broker.topics import TopicTable
+from rocketbox.broker.unparking import LONGEST_SLEEP
 from rocketbox.errors import InvalidMessageError
 from rocketbox.message import MessageExt
 from rocketbox.protocol.codes import TIMER_TOPIC, UNDELIVERED_TOPIC
