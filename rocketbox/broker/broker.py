@@ -52,7 +52,7 @@ from rocketbox.broker.registration import UNREGISTER_TIMEOUT, Registration
 from rocketbox.broker.server_tls import server_network
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import FlushDiskType
-from rocketbox.broker.timer_file import TimerFile
+from rocketbox.broker.store.timer_file import TimerFile
 from rocketbox.broker.timer_messages import TimerParking
 from rocketbox.broker.timers import TimerDelivery
 from rocketbox.broker.topics import TopicTable

@@ -1,8 +1,8 @@
 """Delivery of timer messages: moved from rmq_sys_wheel_timer to their topics when they are due, unless recalled.
 
 The messages lie in that topic's queue 0, as Apache's; which of them wait is in memory (``timer_wheel``), with a copy on
-disk now and then (``timer_file``) and what came behind it read from the queue at a start. How they are parked, and when
-each is due, stands in ``timer_messages``.
+disk now and then (``store.timer_file``) and what came behind it read from the queue at a start. How they are parked,
+and when each is due, stands in ``timer_messages``.
 
     arrived -> wheel -> due -> read -> stored under its topic, durable -> waits no more
                             -> it recalls another: that one is dropped when it comes, which is later
@@ -32,7 +32,7 @@ from rocketbox.broker.store.dispatcher import Arrival
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.record_reading import WrongEntryError
 from rocketbox.broker.store.records import parse_record
-from rocketbox.broker.timer_file import TimerFile, TimerState
+from rocketbox.broker.store.timer_file import TimerFile, TimerState
 from rocketbox.broker.timer_messages import CORRECTION_MS, TimerParking, delete_key, due_ms, recalled_key
 from rocketbox.broker.timer_wheel import LATEST_MS, TimerWheel
 from rocketbox.broker.topics import TopicTable

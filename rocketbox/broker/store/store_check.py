@@ -31,6 +31,7 @@ from rocketbox.broker.store.misfits import main_cluster, queue_file_size
 from rocketbox.broker.store.opening import FIRST_MISSING
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT as UNIT
 from rocketbox.broker.store.options import StoreOptions
+from rocketbox.broker.store.timer_file import TimerFile
 from rocketbox.broker.store.verify import LogComparison, QueueName
 from rocketbox.errors import StoreCorruptError, StoreError
 from rocketbox.storage.file_system import Storage
@@ -220,7 +221,7 @@ def check_store(store: StoreFiles, options: StoreOptions, *, running: bool = Fal
 
 
 def check_tables(storage: Storage, root: str) -> Iterator[StoreFinding]:
-    """Which tables (``config/*.json``) cannot be used, or their copies of the version before, or their checksums."""
+    """Which tables (``config/*.json``, ``timers.bin``) cannot be used, or their versions before, or their checksums."""
     for name in storage.list_directory(f"{root}/config"):
         if name.endswith((".json", ".json.bak")):
             path = Path(f"{root}/config/{name.removesuffix('.bak')}")
@@ -235,6 +236,17 @@ def check_tables(storage: Storage, root: str) -> Iterator[StoreFinding]:
                     if where.endswith(".crc"):
                         remedy = "it is made anew when the table changes; or remove it"
                     yield StoreFinding(FindingKind.TABLE, where, 0, what, remedy)
+    yield from _check_timers(TimerFile(f"{root}/config", storage))
+
+
+def _check_timers(file: TimerFile) -> Iterator[StoreFinding]:
+    problems = file.problems()
+    again = set(problems and file.problems())  # else a broker has replaced it meanwhile
+    for problem in problems:
+        if problem in again:
+            where, _, what = problem.partition(": ")
+            remedy = "restore it from a copy, or remove it: what was delivered since the version before comes again"
+            yield StoreFinding(FindingKind.TABLE, where, 0, what, remedy)
 
 
 class _Entries:

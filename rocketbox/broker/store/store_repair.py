@@ -235,6 +235,10 @@ class _Plan:
         then = "the version before is used, where there is one"
         if path.endswith(".crc"):
             then = "the table is used unchecked until it changes"
+        elif path.endswith((".bin", ".bin.bak")):
+            then = (
+                "timer messages that were delivered since the version before are delivered again, all if there is none"
+            )
         self._add(
             f"set {path} aside, to {self._aside.path_of(path)}; {then}",
             partial(self._aside.move, path),

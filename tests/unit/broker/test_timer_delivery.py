@@ -18,7 +18,7 @@ from rocketbox.broker.options import BrokerOptions
 from rocketbox.broker.put_stage import PutOrigin, PutStage
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
-from rocketbox.broker.timer_file import TimerFile
+from rocketbox.broker.store.timer_file import TimerFile
 from rocketbox.broker.timer_messages import TimerParking, due_ms, recall_handle_of
 from rocketbox.broker.timers import REMEMBERED_MS, TimerDelivery
 from rocketbox.broker.topics import TopicTable

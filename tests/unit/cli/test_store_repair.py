@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from rocketbox.broker.store.log_walk import Gap, walk_log
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.store_repair import RepairStep, plan_repair
+from rocketbox.broker.store.timer_file import TimerFile
 from rocketbox.protocol.stored_message import StoredMessage, encode_stored_message
 from rocketbox.storage.file_system import RealStorage
 from tests.support.store.store_command import rocketbox
@@ -61,6 +63,8 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         table = ConfigFile(root / "config" / "topics.json", RealStorage())
         table.persist([b'{"a":1}'])
         table.persist([b'{"a":2}'])
+        for number in (1, 2):
+            TimerFile(str(root / "config"), RealStorage()).save(number, 1, 1, [array("q", [1, 0]).tobytes()])
     return [stopped, killed]
 
 
@@ -214,6 +218,22 @@ def test_a_renamed_file_of_the_log_is_put_back_and_nothing_is_lost(stores: list[
     log_file(root, 1).rename(stray)
     assert f"rename {stray} to {log_file(root, 1)}" in check_repair(root, mended=True)
     assert set(range(COUNT)) <= served(root)
+
+
+def test_a_damaged_copy_of_what_waits_is_set_aside_and_the_one_before_is_used(
+    stores: list[Path], tmp_path: Path
+) -> None:
+    root = tmp_path / "store"
+    shutil.copytree(stores[0], root)
+    path = root / "config" / "timers.bin"
+    flip(path, 9)
+    assert f"table: {path}:0: its head does not match its checksum" in (
+        rocketbox("check", "--data-dir", root, *SETTINGS).output
+    )
+    assert f"set {path} aside" in check_repair(root, mended=True)
+    state, wrong = TimerFile(str(root / "config"), RealStorage()).load()
+    assert state is not None
+    assert (state.next_offset, wrong) == (1, [])
 
 
 def test_from_its_check_to_its_last_step_a_repair_has_the_directory_for_itself(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from rocketbox.broker.store.checkpoint import CheckpointFile
 from rocketbox.broker.store.config_file import ConfigFile
 from rocketbox.broker.store.store_check import check_tables
+from rocketbox.broker.store.timer_file import TimerFile
 from rocketbox.storage.memory_storage import MemoryStorage
 from tests.support.store.store_tools import (
     CHECKPOINT,
@@ -50,6 +52,26 @@ def test_every_flipped_bit_of_a_table_or_the_one_before_is_found(name: str) -> N
                 assert [finding.path for finding in findings] == [damaged], (position, bit)
                 flip(storage, damaged, position, bit)
     assert list(check_tables(storage, ROOT)) == []
+
+
+def test_every_flipped_bit_of_the_timers_or_the_copy_before_is_found() -> None:
+    storage = MemoryStorage()
+    file = TimerFile(f"{ROOT}/config", storage)
+    file.save(2, 1_700_000, 60_000, [array("q", [1_800_000, 0]).tobytes()])
+    file.save(3, 1_710_000, 60_000, [array("q", [1_800_000, 0, 1_900_000, 2]).tobytes()])
+    assert list(check_tables(storage, ROOT)) == []
+    for damaged in (file.path, f"{file.path}.bak"):
+        size = len(contents(storage, damaged))
+        for position in range(size):
+            for bit in range(8):
+                flip(storage, damaged, position, bit)
+                findings = list(check_tables(storage, ROOT))
+                assert [finding.path for finding in findings] == [damaged], (position, bit)
+                flip(storage, damaged, position, bit)
+        storage.open(damaged).truncate(size - 16)
+        assert [finding.what for finding in check_tables(storage, ROOT)] == ["it is cut short"]
+        storage.remove(damaged)
+        assert list(check_tables(storage, ROOT)) == []
 
 
 def test_every_flipped_bit_of_the_checkpoint_is_found_and_mended() -> None:

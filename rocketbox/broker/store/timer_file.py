@@ -61,6 +61,19 @@ class TimerFile:
                     wrong.append(f"{path}: {error}")
         return None, wrong
 
+    def problems(self) -> list[str]:
+        """What is wrong with the copy and with the one before it, each ``path: what``. Raises OSError."""
+        wrong: list[str] = []
+        for path in (self.path, f"{self.path}.bak"):
+            try:
+                if self._storage.exists(path):
+                    self._read(path)
+            except ValueError as error:
+                wrong.append(f"{path}: {error}")
+            except FileNotFoundError:  # a broker that runs puts the next one in its place just now
+                continue
+        return wrong
+
     def _read(self, path: str) -> TimerState:
         file = self._storage.open(path)
         try:
