@@ -156,7 +156,8 @@ class Producer:
 
         Raises InvalidMessageError and NoRouteError: nothing was sent. ConnectError: nothing was sent.
         SendTimeoutError, ConnectionClosedError: it may have been stored. NotDurableError: it is stored, do not send it
-        again. BrokerError: the broker refused it. ClientError for a ``timeout`` of 0 or less.
+        again. BrokerError: the broker refused it. ClientError: nothing was sent, as ``timeout`` is 0 or less, or as it
+        was over before a large body was compressed.
         """
         options = self.options
         seconds = options.send_message_timeout if timeout is None else check_timeout(timeout)

@@ -345,8 +345,7 @@ class Sender:
         """
         options, topic = self.options, request.topic
         if request.numbers is TO_BE_PACKED:
-            await self._packing.pack(request)
-            tries.now = self._clock.monotonic()
+            await self._pack(request, tries)
         lane: Lane | None = None
         while True:
             lanes = self.lanes.get(topic)
@@ -388,6 +387,19 @@ class Sender:
                 if self._faults.known or self._faults.measures:
                     self._note_success(lane, tries)
                 return result
+
+    async def _pack(self, request: SendRequest, tries: Tries) -> None:
+        """Compress the body in a thread, as long as the send has time. Raises ClientError: nothing was sent."""
+        size = len(request.body)
+        with self._clock.move_on_after(tries.deadline - tries.now):  # the wait for a thread; its end is waited for
+            await self._packing.pack(request)
+        tries.now = self._clock.monotonic()
+        if tries.now >= tries.deadline:  # no broker is to blame, so none is avoided for it
+            raise ClientError(
+                f"message {request.msg_id} to {request.topic!r} was not sent: the time of the send was over before its "
+                f"body of {size} bytes was compressed (rocketmq.producer.send-message-timeout, "
+                "compress-type and compress-level)"
+            )
 
     def write(self, request: SendRequest) -> bool:
         """Write a one-way send to any queue, if it has to wait for nothing; whether it was written.

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import pytest
 
 from rocketbox.client import ProducerOptions
 from rocketbox.client import packing as module
-from rocketbox.errors import ConfigurationError, InvalidMessageError
+from rocketbox.errors import ClientError, ConfigurationError, InvalidMessageError, SendManyError
 from rocketbox.message import Compression, Message
 from rocketbox.protocol import compression
 from rocketbox.protocol.compression import sys_flag_of, unpack
 from tests.support.client.producing import producer_of
 from tests.support.client.scripted_cluster import ScriptedCluster
 from tests.support.clocks import VirtualClock
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -91,6 +96,58 @@ async def test_a_large_body_is_compressed_in_a_thread(monkeypatch: pytest.Monkey
     assert (flag, unpack(body, flag, 1 << 20), own) == (769, bytes(1 << 20), 9)
     await sent(Message("T", TEXT))
     assert [thread is threading.current_thread() for thread in threads] == [False, True]
+
+
+async def test_a_body_that_is_compressed_too_late_was_not_sent_and_no_broker_is_blamed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The time of a send holds for its compression, too, also while all threads are busy."""
+    begun, may_end = threading.Semaphore(0), threading.Event()
+
+    def slow(*args: Any) -> bytes:
+        begun.release()
+        may_end.wait(PATIENCE)
+        return compression.compress(*args)
+
+    clock, failures = VirtualClock(), dict[str, Exception]()
+    async with ScriptedCluster(clock, brokers=("broker-a", "broker-b")) as cluster:
+        cluster.add_topic("T")
+        async with producer_of(cluster) as producer, anyio.create_task_group() as tasks:
+
+            async def fails(name: str, send: Callable[[], Awaitable[object]]) -> None:
+                with pytest.raises((ClientError, SendManyError)) as caught:
+                    await send()
+                failures[name] = caught.value
+
+            large = Message("T", bytes(100_000))
+            await producer.send_many([Message("T", b"x")] * 8)
+            asked = cluster.name_server.asked("T")
+            sent = [len(broker.sends) for broker in cluster.brokers.values()]
+            monkeypatch.setattr(module, "compress", slow)
+            anyio.to_thread.current_default_thread_limiter().total_tokens = 1
+            tasks.start_soon(fails, "first", lambda: producer.send(large))
+            assert await anyio.to_thread.run_sync(begun.acquire, True, PATIENCE, limiter=anyio.CapacityLimiter(1))
+            tasks.start_soon(fails, "one-way", lambda: producer.send_one_way(large))
+            tasks.start_soon(fails, "many", lambda: producer.send_many([large]))
+            tasks.start_soon(fails, "request", lambda: producer.request(large, timeout=2))
+            await clock.advance(3)
+            assert failures.keys() == {"one-way", "many", "request"}, "they waited for a thread"
+            may_end.set()
+            with anyio.fail_after(PATIENCE):
+                while "first" not in failures:
+                    await anyio.sleep(0.001)
+            assert [len(broker.sends) for broker in cluster.brokers.values()] == sent
+            tasks.start_soon(partial(producer.send_many, [Message("T", b"x")] * 8))
+            await clock.advance(0)
+            now = [len(broker.sends) for broker in cluster.brokers.values()]
+            assert [many - few for many, few in zip(now, sent, strict=True)] == [4, 4], "none of them is avoided"
+            await clock.advance(1)
+            assert cluster.name_server.asked("T") == asked, "nor is the route suspected"
+    many = failures.pop("many")
+    assert isinstance(many, SendManyError)
+    for failure in (*failures.values(), *many.results):
+        assert type(failure) is ClientError
+        assert "was not sent: the time of the send was over before its body of 100000 bytes was comp" in str(failure)
 
 
 async def test_every_way_to_send_compresses_but_batches() -> None:
