@@ -21,6 +21,7 @@ from anyio.abc import TaskGroup
 
 from rocketbox.clock import Clock
 from rocketbox.errors import NotStartedError
+from rocketbox.own_failures import as_failure
 from rocketbox.safe_repr import safe_repr
 
 __all__ = ["SupervisedTask", "Supervisor", "TaskHealth", "TaskState", "ended_most"]
@@ -122,7 +123,8 @@ class Supervisor:
         """Run ``function(*args)`` as a task of this supervisor.
 
         When it raises: with ``restart`` it is logged and run again after a backoff of 0.1 s to 30 s; without, it is
-        logged and shown in health as failed. Returning normally ends it.
+        logged and shown in health as failed. Returning normally ends it. What it raises that is no Exception, a
+        cancellation by nobody but itself among it, is a failure too: it would end the owner and all other tasks.
         """
         if self._group is None:
             raise NotStartedError(f"supervisor {self.name}")
@@ -146,8 +148,11 @@ class Supervisor:
                     task.state = TaskState.RUNNING
                     try:
                         await function(*args)
-                    except Exception as error:
-                        task.error = error
+                    except BaseException as error:
+                        failure = as_failure(error, hosted=True)
+                        if not isinstance(failure, Exception):
+                            raise
+                        task.error = failure
                         if not restart:
                             task.state = TaskState.FAILED
                             _log.exception("task %s of %s failed", task.name, self.name)

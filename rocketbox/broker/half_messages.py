@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable
+from math import inf
 
 from rocketbox.broker.limits import LimitError, PeerShares
 from rocketbox.broker.offsets import OffsetTable
@@ -159,9 +160,13 @@ class HalfMessages:
         """Whether it has not ended meanwhile."""
         return not half.ending and self._open.get(half.queue_offset) is half
 
-    def due(self, now: float) -> list[Half]:
-        """Those that may be checked, in the order of their queue."""
-        found = [half for half in self._open.values() if half.due <= now and not half.ending]
+    def due(self, now: float, begun_before_ms: float = -inf) -> list[Half]:
+        """Those that may be checked, or have begun so long ago, in the order of their queue."""
+        found = [
+            half
+            for half in self._open.values()
+            if (half.due <= now or half.since_ms < begun_before_ms) and not half.ending
+        ]
         return sorted(found, key=lambda half: half.queue_offset)
 
     def immune(self, placed_before: float) -> list[Half]:
@@ -328,6 +333,8 @@ class HalfMessages:
 
     def _first(self, topic: str) -> int:
         kept = self._offsets.get(TRANSACTION_GROUP, topic, 0) or 0
+        if kept > self._store.max_offset(topic, 0):  # nobody could have come so far: to read all is right, and slower
+            kept = 0
         return max(self._store.min_offset(topic, 0), kept)
 
     # --- start -------------------------------------------------------------------------------------------------------

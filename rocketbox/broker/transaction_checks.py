@@ -92,7 +92,7 @@ class TransactionChecks:
     async def round(self) -> None:
         """Check what is due. Raises StoreError, OSError: the rest waits for the next round."""
         now = self._clock.monotonic()
-        due = self._halves.due(now)
+        due = self._halves.due(now, self._clock.time_ms() - self._longest_ms)
         for start in range(0, len(due), BATCH):
             await self._check(due[start : start + BATCH])
         moved = self._halves.immune(now - MOVED_AFTER)
@@ -120,11 +120,8 @@ class TransactionChecks:
                 else:
                     end = self._halves.renew(half, message, checked=True)
                     checked.append((half, message))
-            except InvalidMessageError as error:  # it was stored before, and a foreign store may hold anything
-                self._log.tell(
-                    logging.ERROR, self._clock.monotonic(), "invalid",
-                    "half message %d cannot be stored again, and is not checked: %s", half.queue_offset, error,
-                )  # fmt: skip
+            except InvalidMessageError as error:
+                self._not_stored_again(half, error)
         await self._durable(end)
         for half, message in checked:
             if self._halves.is_open(half):
@@ -134,9 +131,20 @@ class TransactionChecks:
         end = 0
         for half in halves:
             message = await self._read(half)
-            if message is not None:
+            if message is None:
+                continue
+            try:
                 end = self._halves.renew(half, message, checked=False)
+            except InvalidMessageError as error:
+                self._not_stored_again(half, error)
         await self._durable(end)
+
+    def _not_stored_again(self, half: Half, error: InvalidMessageError) -> None:
+        """It was stored before, but a foreign store may hold anything."""
+        self._log.tell(
+            logging.ERROR, self._clock.monotonic(), "invalid",
+            "half message %d cannot be stored again, and is not checked: %s", half.queue_offset, error,
+        )  # fmt: skip
 
     async def _durable(self, end: int) -> None:
         """Return when the log is safe up to there. Raises StoreError when some of it was taken back."""

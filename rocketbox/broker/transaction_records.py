@@ -16,7 +16,8 @@ from dataclasses import replace
 
 from rocketbox.broker.property_text import add_property, find_property, remove_properties, set_property
 from rocketbox.broker.unparking import real_topic, record_of
-from rocketbox.message import MessageExt, format_offset_msg_id
+from rocketbox.errors import InvalidMessageError
+from rocketbox.message import MAX_PROPERTIES_BYTES, MessageExt, format_offset_msg_id
 from rocketbox.protocol.codes import (
     TRANS_CHECK_MAX_TIME_TOPIC,
     TRANS_HALF_TOPIC,
@@ -49,16 +50,25 @@ _OF_A_HALF = frozenset(  # what the broker itself writes; a message that is sent
     {b"REAL_TOPIC", b"REAL_QID", b"__transactionId__", b"TRANSACTION_CHECK_TIMES", b"TRAN_PREPARED_QUEUE_OFFSET"}
 )
 LONGEST_NUMBER = 18  # digits
+ADDED_BY_CHECKS = 128  # bytes: how often it was checked, where it lay first, and the checksum
 
 
 def half_of(message: StoredMessage, uniq_key: bytes) -> StoredMessage:
-    """The half message under which ``message`` waits for its transaction to end."""
+    """The half message under which ``message`` waits for its transaction to end.
+
+    Raises InvalidMessageError for properties that leave no room for what a check writes to them.
+    """
     text = message.properties
     if any(find_property(text, name) is not None for name in _OF_A_HALF):
         text = remove_properties(text, _OF_A_HALF)
     text = add_property(text, b"__transactionId__", uniq_key)
     text = add_property(text, b"REAL_TOPIC", message.topic.encode())
     text = add_property(text, b"REAL_QID", b"%d" % message.queue_id)
+    if len(text) > MAX_PROPERTIES_BYTES - ADDED_BY_CHECKS:
+        raise InvalidMessageError(
+            f"the half message has properties of {len(text)} bytes; {MAX_PROPERTIES_BYTES - ADDED_BY_CHECKS} is the "
+            "most, for its checks are written to them"
+        )
     flags = message.sys_flag & ~TRANSACTION_TYPE
     return replace(message, topic=TRANS_HALF_TOPIC, queue_id=0, properties=text, sys_flag=flags)
 

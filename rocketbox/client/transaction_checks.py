@@ -27,6 +27,7 @@ from rocketbox.clock import Clock
 from rocketbox.declarations import SECONDS, Words, check_options
 from rocketbox.errors import ClientStateError, InvalidMessageError
 from rocketbox.message import LocalTransactionState, MessageExt
+from rocketbox.own_failures import failures_only
 from rocketbox.rare_log import RareLog
 from rocketbox.tasks import Supervisor
 
@@ -178,12 +179,16 @@ class CheckRoute:
         return self._pool.submit(job)
 
     async def ask(self, message: MessageExt) -> LocalTransactionState:
-        """What the checker says. Raises what it raises, TypeError when it says something else."""
+        """What the checker says. Raises what it raises, TypeError when it says something else.
+
+        Where it is cancelled by its own code, or raises what is no Exception, it raises RuntimeError.
+        """
         self.asked += 1
         try:
-            said = self.checker(message) if self._is_async else await run_blocking(self.checker, message)
-            if inspect.isawaitable(said):
-                said = await said
+            with failures_only(hosted=True):
+                said = self.checker(message) if self._is_async else await run_blocking(self.checker, message)
+                if inspect.isawaitable(said):
+                    said = await said
             if not isinstance(said, LocalTransactionState):
                 raise TypeError(f"{name_of(self.checker)} returned {said!r}; it must return a LocalTransactionState")
         except Exception:

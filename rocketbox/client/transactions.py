@@ -38,7 +38,6 @@ import anyio
 
 from rocketbox.blocking import run_blocking
 from rocketbox.client.api.transactions import end_transaction
-from rocketbox.client.checks import check_size
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.queue_choice import QueueTarget
 from rocketbox.client.sending import Sender
@@ -50,7 +49,7 @@ from rocketbox.errors import (
     NotDurableError,
     RocketBoxError,
 )
-from rocketbox.message import LocalTransactionState, Message, MessageExt, SendResult
+from rocketbox.message import MAX_PROPERTIES_BYTES, LocalTransactionState, Message, MessageExt, SendResult
 from rocketbox.protocol.codes import MessageSysFlag
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import CheckTransactionStateRequestHeader
@@ -64,6 +63,7 @@ _log = logging.getLogger(__name__)
 HALF = int(MessageSysFlag.TRANSACTION_PREPARED)
 CHECK_ANSWER_TIMEOUT = 3.0  # seconds; Apache's
 OFFSET_DIGITS = 16  # of an offset message id: the commit-log offset, in hex
+ADDED_BY_BROKERS = 512  # bytes, to the properties of a half message: where it is to go, its cluster, its checks
 SHOWN_CHARACTERS = 200  # of an exception, in what the broker's log is told
 
 
@@ -80,7 +80,7 @@ class Transaction:
 
     Entering stores the half message, raising as a send does when it is not stored. Leaving commits; with an exception
     it rolls back and the exception goes on; with a cancellation it does neither, and the producer's checker decides.
-    :meth:`rollback` and :meth:`unknown` say otherwise beforehand.
+    :meth:`rollback` and :meth:`unknown` say otherwise beforehand; after the end they raise ClientStateError.
     """
 
     def __init__(
@@ -91,6 +91,7 @@ class Transaction:
         self._timeout = timeout
         self._queue = queue
         self._result: SendResult | None = None
+        self._has_begun = self._is_over = False
         self._said: LocalTransactionState | None = None
         self._state: LocalTransactionState | None = None
         self._told: list[Callable[[LocalTransactionState], object]] = []
@@ -115,18 +116,26 @@ class Transaction:
     def on_end(self, told: Callable[[LocalTransactionState], object]) -> None:
         """Have ``told`` called with how it has ended, when the broker is told: UNKNOWN may be followed by another.
 
-        For middlewares, which find it in their context.
+        For middlewares, which find it in their context. What it raises is logged, and changes nothing.
         """
         self._told.append(told)
 
     def rollback(self) -> None:
-        """Roll back at the end, however the block is left."""
-        self._said = LocalTransactionState.ROLLBACK
+        """Roll back at the end, however the block is left, or whatever the work of a callback returns."""
+        self._say(LocalTransactionState.ROLLBACK)
 
     def unknown(self) -> None:
         """Leave it to the checker at the end, however the block is left: where an exception does not say that the work
         was not done, as when the connection breaks while a database commits."""
-        self._said = LocalTransactionState.UNKNOWN
+        self._say(LocalTransactionState.UNKNOWN)
+
+    def _say(self, state: LocalTransactionState) -> None:
+        if self._is_over:
+            ended = "nothing" if self._state is None else self._state.name
+            raise ClientStateError(
+                f"the transaction has ended, and the broker was told {ended}; say {state.name} before its end"
+            )
+        self._said = state
 
     async def __aenter__(self) -> Self:
         await self.begin()
@@ -134,31 +143,47 @@ class Transaction:
 
     async def begin(self) -> None:
         """Store the half message."""
-        if self._result is not None:
+        if self._has_begun:
             raise ClientStateError("a transaction begins once; make another one for another message")
-        self._result = await self._transactions.send_half(self, self._timeout, self._queue)
+        self._has_begun = True
+        try:
+            self._result = await self._transactions.send_half(self, self._timeout, self._queue)
+        finally:
+            self._has_begun = self._result is not None
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None and not isinstance(error, Exception):
-            self.has_ended(LocalTransactionState.UNKNOWN)  # the process ends, or this task: nothing is awaited for it
+            self.cut_off()
             return
-        state = self._said
-        if state is None:
-            state = LocalTransactionState.COMMIT if error is None else LocalTransactionState.ROLLBACK
-        await self.end(state, error)
+        await self.end(LocalTransactionState.COMMIT if error is None else LocalTransactionState.ROLLBACK, error)
 
-    async def end(self, state: LocalTransactionState, error: Exception | BaseException | None = None) -> None:
-        """Tell the broker. A failure to do so is logged: the broker asks then."""
-        self.has_ended(state)
-        await self._transactions.end(self, state, error)
+    def cut_off(self) -> None:
+        """The process ends, or its task: nothing is awaited for the transaction, and the checker decides."""
+        self._is_over = True
+        self.has_ended(LocalTransactionState.UNKNOWN)
+
+    async def end(self, state: LocalTransactionState, error: BaseException | None = None) -> LocalTransactionState:
+        """Tell the broker what was said beforehand, or else ``state``; which of them it was.
+
+        A failure to tell it is logged: the broker asks then. Raises ClientStateError before the half message is sent.
+        """
+        _ = self.result
+        told = state if self._said is None else self._said
+        self._is_over = True
+        self.has_ended(told)
+        await self._transactions.end(self, told, error)
+        return told
 
     def has_ended(self, state: LocalTransactionState) -> None:
         """The broker is told now, by the end of the work or because it has asked."""
         self._state = state
         for told in self._told:
-            told(state)
+            try:
+                told(state)
+            except Exception:
+                _log.exception("who was to be told of the end of a transaction to %s raised", self.message.topic)
 
     def __repr__(self) -> str:
         state = "not begun" if self._result is None else "open" if self._state is None else self._state.name
@@ -202,7 +227,13 @@ class Transactions:
         """The half message of a message. Raises InvalidMessageError."""
         request = self._sender.request(message)
         group = self._instance.namespace.wrap(self._group)
-        request.properties = check_size(request.properties + f"TRAN_MSG\x01true\x02PGROUP\x01{group}\x02".encode())
+        request.properties += f"TRAN_MSG\x01true\x02PGROUP\x01{group}\x02".encode()
+        most = MAX_PROPERTIES_BYTES - ADDED_BY_BROKERS
+        if len(request.properties) > most:  # a broker takes it, and cannot store what it writes for a check
+            raise InvalidMessageError(
+                f"the message's properties take {len(request.properties)} bytes; at most {most} are allowed in a "
+                "transaction, since the broker adds to them"
+            )
         request.numbers = with_sys_flag(request.numbers, HALF)
         return request
 
@@ -290,8 +321,10 @@ class Transactions:
         except Exception as error:
             await transaction.end(LocalTransactionState.UNKNOWN, error)
             raise
-        await transaction.end(said)
-        return TransactionSendResult(transaction.result, said)
+        except BaseException:
+            transaction.cut_off()
+            raise
+        return TransactionSendResult(transaction.result, await transaction.end(said))
 
     # --- what brokers ask --------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -211,6 +212,105 @@ async def test_a_checker_that_raises_commits_nothing_and_is_asked_again(
         assert asked == 3
         assert await bodies(wire) == []
     assert "the checker could not tell what became of transaction" in caplog.text
+
+
+@pytest.mark.parametrize("ended_by", [asyncio.CancelledError, SystemExit])
+@pytest.mark.parametrize("kind", ["async def", "def"])
+async def test_a_checker_that_ends_itself_ends_nothing_else(
+    tmp_path: Path, ended_by: type[BaseException], kind: str
+) -> None:
+    """As one that awaits a task which it has cancelled: no client ended with it, and no question that waited."""
+
+    def ends_itself(message: MessageExt) -> LocalTransactionState:
+        if message.body == b"one":
+            raise ended_by
+        return COMMIT
+
+    async def ends_itself_in_the_loop(message: MessageExt) -> LocalTransactionState:
+        return ends_itself(message)
+
+    checker = ends_itself if kind == "def" else ends_itself_in_the_loop
+    settings = {**QUICK, "transaction_check_max": 1_000}
+    async with broker(tmp_path, **settings) as wire, payers(wire, transaction_checker=checker) as producer:
+        for body in (b"one", b"two", b"three"):
+            async with producer.transaction(Message("orders", body)) as transaction:
+                transaction.unknown()
+        await until_read(wire, b"two", b"three")
+        with anyio.fail_after(PATIENCE):
+            while producer._transactions.unanswered < 2:
+                await anyio.sleep(0.02)
+        await producer.send(Message("orders", b"four"))
+
+
+async def test_what_is_said_after_the_end_is_refused(tmp_path: Path) -> None:
+    async with broker(tmp_path) as wire, payers(wire, transaction_checker=never) as producer:
+        async with producer.transaction(Message("orders", b"paid")) as transaction:
+            pass
+        with pytest.raises(ClientStateError, match="has ended, and the broker was told COMMIT"):
+            transaction.rollback()
+        with pytest.raises(ClientStateError, match="has ended"):
+            transaction.unknown()
+
+
+async def test_work_that_has_said_rollback_is_rolled_back_whatever_it_returns(tmp_path: Path) -> None:
+    async def work(transaction: Transaction) -> LocalTransactionState:
+        transaction.rollback()
+        return COMMIT
+
+    async with broker(tmp_path) as wire, payers(wire, transaction_checker=never) as producer:
+        result = await producer.send_in_transaction(Message("orders", b"paid"), work)
+        assert result.state is ROLLBACK
+        await until_ended(wire)
+        assert await bodies(wire) == []
+
+
+async def test_a_transaction_that_two_begin_is_sent_once(tmp_path: Path) -> None:
+    async with broker(tmp_path) as wire, payers(wire, transaction_checker=never) as producer:
+        transaction = producer.transaction(Message("orders", b"paid"))
+        with pytest.raises(ClientStateError, match="has not begun"):
+            await transaction.end(COMMIT)
+        assert transaction.state is None
+        refused: list[ClientStateError] = []
+
+        async def begin() -> None:
+            try:
+                await transaction.begin()
+            except ClientStateError as error:
+                refused.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(begin)
+            tasks.start_soon(begin)
+        assert len(refused) == 1
+        assert len(wire.servers.broker.halves) == 1
+        await transaction.end(COMMIT)
+        await until_read(wire, b"paid")
+
+
+async def test_who_is_told_of_the_end_changes_nothing_by_raising(tmp_path: Path) -> None:
+    async def listens(context: SendContext, send: SendNext) -> SendResult | None:
+        def told(state: LocalTransactionState) -> None:
+            raise RuntimeError("no trace")
+
+        assert context.transaction is not None
+        context.transaction.on_end(told)
+        return await send(context)
+
+    client = ClientOptions(send_middleware=(listens,))
+    async with (
+        broker(tmp_path) as wire,
+        payers(wire, transaction_checker=never, client_options=client) as producer,
+    ):
+        async with producer.transaction(Message("orders", b"paid")):
+            pass
+        await until_read(wire, b"paid")
+
+
+async def test_properties_without_room_for_what_the_broker_adds_are_refused(tmp_path: Path) -> None:
+    async with broker(tmp_path) as wire, payers(wire, transaction_checker=never) as producer:
+        with pytest.raises(InvalidMessageError, match="at most 32255 are allowed in a transaction"):
+            await producer.transaction(Message("orders", b"paid", properties={"pad": "x" * 32_200})).begin()
+        assert len(wire.servers.broker.halves) == 0
 
 
 async def test_checkers_are_for_topics_and_tags(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ LADDER: dict[str, str] = {
     "rare_log": "",
     "frames": "",
     "safe_repr": "",
-    "tasks": "errors clock safe_repr",
+    "tasks": "errors clock own_failures safe_repr",
     "waiters": "",
     "loops": "",
     "own_failures": "loops safe_repr",

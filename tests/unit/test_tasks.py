@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import anyio
@@ -131,3 +132,21 @@ async def test_of_many_tasks_that_failed_for_good_health_shows_the_last_few(anyi
         names = [health.name for health in tasks.health()]
         assert len(names) == 8
         assert names[-1] == "task 99"
+
+
+@pytest.mark.parametrize("raised", [asyncio.CancelledError, SystemExit])
+async def test_a_task_that_cancels_itself_ends_no_other(
+    raised: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL + 1, "rocketbox.tasks")
+
+    async def ends_itself() -> None:
+        raise raised("its own")
+
+    async with Supervisor("test", RealClock()) as tasks:
+        other = tasks.start("other", anyio.sleep_forever)
+        task = tasks.start("work", ends_itself, restart=False)
+        await task.wait()
+        await anyio.lowlevel.checkpoint()
+        assert (task.state, other.state) == (TaskState.FAILED, TaskState.RUNNING)
+        assert isinstance(task.error, RuntimeError)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rocketbox.broker.context import BrokerContext
+from rocketbox.broker.handlers.refused import Refused, check_committer
 from rocketbox.broker.limits import LimitError
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
@@ -64,6 +65,7 @@ class OffsetHandler:
         """Commit an offset (15)."""
         header = UpdateConsumerOffsetRequestHeader.decode(request.ext_fields)
         try:
+            check_committer(header.consumer_group)
             if self._groups.find(header.consumer_group, connection.remote_address) is None:
                 return RemotingCommand.response(
                     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {header.consumer_group}"
@@ -83,6 +85,8 @@ class OffsetHandler:
             self._offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset, connection.remote_address
             )
+        except Refused as refused:
+            return refused.response()
         except LimitError as error:
             return RemotingCommand.response(error.code, str(error))
         return RemotingCommand.response()

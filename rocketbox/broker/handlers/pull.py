@@ -14,7 +14,7 @@ from rocketbox.access.control import LONGEST_KEY
 from rocketbox.access.resources import Action, Need, group_need, topic_need
 from rocketbox.broker.context import BrokerContext
 from rocketbox.broker.filters import filter_bytes
-from rocketbox.broker.handlers.refused import Refused
+from rocketbox.broker.handlers.refused import Refused, check_committer
 from rocketbox.broker.limits import LimitError
 from rocketbox.broker.pull_hold import HELD_PULL_BYTES, HeldPull
 from rocketbox.broker.store.message_filter import MessageFilter
@@ -120,6 +120,8 @@ class PullHandler:
         """Why there are no messages; None where there are, which are answered, or while the pull waits for one."""
         head, offset, commit_offset = self._reader.read(request)
         try:
+            if head.sys_flag & _COMMIT_OFFSET:
+                check_committer(head.consumer_group)
             pull = self._check(request, head, offset, connection.remote_address)
         except Refused as refused:
             return refused.response()

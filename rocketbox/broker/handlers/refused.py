@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rocketbox.protocol.codes import ResponseCode
+from rocketbox.protocol.codes import TRANSACTION_GROUP, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 
-__all__ = ["Refused", "TopicNotWrittenError"]
+__all__ = ["Refused", "TopicNotWrittenError", "check_committer"]
 
 
 class Refused(Exception):  # noqa: N818 - ends the checks of a handler, which answers it; it never leaves the handlers
@@ -24,6 +24,19 @@ class Refused(Exception):  # noqa: N818 - ends the checks of a handler, which an
 
     def response(self) -> RemotingCommand:
         return RemotingCommand.response(self.code, self.remark, self.ext_fields)
+
+
+def check_committer(group: str) -> None:
+    """Refuse to take an offset for the group by which the broker itself reads its transactions at a start.
+
+    Moved ahead, transactions that are open would be forgotten, and those that have ended checked once more.
+    """
+    if group == TRANSACTION_GROUP:
+        raise Refused(
+            ResponseCode.NO_PERMISSION,
+            f"the offsets of group {group} say how far the broker itself has come with its transactions; a client "
+            "cannot commit them",
+        )
 
 
 class TopicNotWrittenError(Exception):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import anyio
 import pytest
 
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.clock import RealClock
+from rocketbox.errors import InvalidMessageError
 from rocketbox.message import MessageExt
 from rocketbox.protocol.codes import (
     TRANS_CHECK_MAX_TIME_TOPIC,
@@ -23,7 +25,7 @@ from rocketbox.protocol.stored_message import StoredMessage, decode_message
 from rocketbox.remoting.connection import Connection
 from rocketbox.storage.memory_storage import MemoryStorage
 from tests.support.broker.in_memory import BrokerWire, broker_in_memory
-from tests.support.broker.open_transactions import open_transactions
+from tests.support.broker.open_transactions import OpenTransactions, offsets_text, open_transactions
 from tests.support.clocks import VirtualClock, settle
 from tests.support.waiting import PATIENCE
 
@@ -365,3 +367,73 @@ async def test_one_way_ends_count_too() -> None:
         with anyio.fail_after(PATIENCE):
             while not await bodies(wire):
                 await RealClock().sleep(0.01)
+
+
+@pytest.mark.parametrize("by", ["commit", "pull"])
+async def test_no_client_says_how_far_the_transactions_are(by: str) -> None:
+    """A restart would forget those that are open, and have those checked once more that have ended."""
+    storage = MemoryStorage()
+    async with broker_in_memory(storage=storage) as wire:
+        ended = await half(wire, "ended")
+        assert (await end(wire, ended, COMMIT)).code == 0
+        await half(wire, "open")
+        for topic in (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC):
+            if by == "pull":
+                answer = await wire.pull(topic, group=TRANSACTION_GROUP, commit=1)
+            else:
+                fields = {"consumerGroup": TRANSACTION_GROUP, "topic": topic, "queueId": 0, "commitOffset": 1}
+                answer = await wire.broker(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+            assert (answer.code, TRANSACTION_GROUP in (answer.remark or "")) == (16, True)
+    async with broker_in_memory(storage=storage) as wire:
+        assert len(wire.running.halves) == 1
+        assert (await end(wire, ended, COMMIT)).code == 1
+        assert await bodies(wire) == [b"ended"]
+
+
+async def test_an_offset_that_no_queue_has_come_to_hides_no_transaction() -> None:
+    storage, clock = MemoryStorage(), VirtualClock()
+    async with open_transactions(storage, SMALL, clock=clock) as run:
+        for name in ("t0", "t1"):
+            await run.store.durable(run.begin(name))
+        await run.store.durable(run.end("t0", commit=True))
+        run.offsets.commit(TRANSACTION_GROUP, TRANS_HALF_TOPIC, 0, 1_000)
+        run.offsets.commit(TRANSACTION_GROUP, TRANS_OP_HALF_TOPIC, 0, 1_000)
+        offsets = offsets_text(run)
+    async with open_transactions(storage, SMALL, clock=clock, offsets=offsets) as run:
+        assert run.open_names() == ["t1"]
+
+
+async def test_a_half_message_is_taken_only_if_its_checks_can_be_written_to_it() -> None:
+    clock = VirtualClock()
+    async with open_transactions(MemoryStorage(), SMALL, clock=clock) as run:
+        text = "pad\x01%s\x02"
+        ends = (_taken_until(run, text % ("x" * size)) for size in range(32_767, 32_000, -1))
+        await run.store.durable(next(end_ for end_ in ends if end_ is not None))
+        await settle()
+        for _ in range(16):
+            clock.now += 60
+            await run.checks.round()
+        assert run.given_up() == ["t0"]
+
+
+def _taken_until(run: OpenTransactions, properties: str) -> int | None:
+    """Where a half message ends that is taken."""
+    try:
+        return run.begin("t0", properties)
+    except InvalidMessageError:
+        return None
+
+
+async def test_no_immunity_keeps_a_transaction_for_longer_than_messages_are_kept() -> None:
+    clock = VirtualClock()
+    options = replace(SMALL, file_reserved_time="3h")
+    async with open_transactions(MemoryStorage(), options, clock=clock) as run:
+        await run.store.durable(run.begin("t0", "CHECK_IMMUNITY_TIME_IN_SECONDS\x01999999999\x02"))
+        await settle()
+        clock.now += 10_700
+        await run.checks.round()
+        assert (run.given_up(), len(run.halves)) == ([], 1)
+        clock.now += 200
+        await run.checks.round()
+        assert run.given_up() == ["t0"]
+        assert run.checks.asked == 0
