@@ -34,7 +34,7 @@ def read_level(properties: bytes) -> int:
 
 def park(topic: str, queue_id: int, properties: bytes, level: int) -> tuple[str, int, bytes]:
     """Topic, queue and properties under which a message for (topic, queue) waits for its level's delay."""
-    if find_property(properties, b"REAL_TOPIC") is not None:
+    if b"REAL_TOPIC\x01" in properties or b"REAL_QID\x01" in properties:
         properties = remove_properties(properties, (b"REAL_TOPIC", b"REAL_QID"))
     properties = set_property(properties, b"DELAY", b"%d" % level)
     return (

@@ -31,6 +31,7 @@ __all__ = [
     "TimerParking",
     "delete_key",
     "due_ms",
+    "is_brought_forward",
     "recall_handle_of",
     "recalled_key",
     "without_timer",
@@ -75,7 +76,7 @@ def due_ms(properties: bytes, stored_ms: int, now_ms: int, precision_ms: int = 1
     out = _number(find_property(properties, b"TIMER_OUT_MS"))
     if out is None:
         return 0
-    if b"TIMER_DEL_UNIQKEY\x01" in properties:
+    if delete_key(properties) is not None:
         return out
     try:
         delay = _delay_ms(properties)
@@ -92,18 +93,24 @@ def due_ms(properties: bytes, stored_ms: int, now_ms: int, precision_ms: int = 1
     return -(-exact // precision_ms) * precision_ms
 
 
+def is_brought_forward(properties: bytes, due: int) -> bool:
+    """Whether a parked message is due before the time under which it was parked, so before what recalls it."""
+    out = _number(find_property(properties, b"TIMER_OUT_MS"))
+    return out is not None and due <= out
+
+
 def recall_handle_of(stored: StoredMessage, broker_name: str) -> str | None:
     """What the sender of a message is told, by which it can be recalled; None of one that is not parked so.
 
     What comes back to a group's retry topic cannot be recalled.
     """
     properties = stored.properties
-    if stored.topic != TIMER_TOPIC or b"TIMER_DEL_UNIQKEY\x01" in properties:
+    if stored.topic != TIMER_TOPIC or delete_key(properties) is not None:
         return None
     topic = (find_property(properties, b"REAL_TOPIC") or b"").decode("utf-8", "replace")
     out, uniq_key = _number(find_property(properties, b"TIMER_OUT_MS")), find_property(properties, b"UNIQ_KEY")
-    if out is None or not topic or not uniq_key or topic.startswith(RETRY_PREFIX):
-        return None
+    if out is None or not topic or not uniq_key or b" " in uniq_key or topic.startswith(RETRY_PREFIX):
+        return None  # a handle's parts are separated by spaces
     return encode_recall_handle(RecallHandle(topic, broker_name, out + 1, uniq_key.decode("utf-8", "replace")))
 
 
@@ -142,7 +149,7 @@ class TimerParking:
             raise InvalidMessageError(
                 "timer message illegal: TIMER_DELAY_SEC, TIMER_DELAY_MS or TIMER_DELIVER_MS is not a number"
             )
-        recalls = b"TIMER_DEL_UNIQKEY\x01" in properties and find_property(properties, b"TIMER_DEL_UNIQKEY") is not None
+        recalls = delete_key(properties) is not None
         if recalls:
             self._check_recall(message)
         if deliver <= now:
@@ -162,7 +169,7 @@ class TimerParking:
                 "max-timer-messages", soon=True,
             )  # fmt: skip
         out = -(-deliver // self._precision) * self._precision - self._precision
-        if find_property(properties, b"REAL_TOPIC") is not None:
+        if b"REAL_TOPIC\x01" in properties or b"REAL_QID\x01" in properties:
             properties = remove_properties(properties, (b"REAL_TOPIC", b"REAL_QID"))
         properties = b"TIMER_OUT_MS\x01%d\x02REAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02%b" % (
             out, message.topic.encode(), message.queue_id, properties,

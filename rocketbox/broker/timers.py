@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 import anyio
@@ -33,7 +32,8 @@ from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.record_reading import WrongEntryError
 from rocketbox.broker.store.records import parse_record
 from rocketbox.broker.store.timer_file import TimerFile, TimerState
-from rocketbox.broker.timer_messages import CORRECTION_MS, TimerParking, delete_key, due_ms, recalled_key
+from rocketbox.broker.timer_messages import CORRECTION_MS, TimerParking, delete_key, due_ms
+from rocketbox.broker.timer_recalls import AT_ONCE, BroughtForward, Entry, Recalls
 from rocketbox.broker.timer_wheel import LATEST_MS, TimerWheel
 from rocketbox.broker.topics import TopicTable
 from rocketbox.broker.unparking import LONGEST_SLEEP, RETRY_INTERVAL, Unparking, record_of
@@ -54,11 +54,8 @@ BATCH = 128  # messages that are delivered by one flush
 RUN = 32  # messages of neighbouring places that are read at once
 SCANNED_AT_ONCE = 256  # messages that a start reads in one step of a thread
 SHARE_OF_TIME = 0.1  # at most this much of it goes into writing copies
-REMEMBERED_MS = 5_000  # for which a recall is known behind its time: longer than any rounding
 ADDED_BYTES = 100  # of properties that a delivered message gets, where there is room
-
-Entry = tuple[int, int]
-"""A time (epoch ms) and an offset of the queue."""
+MOST_ROLL_TIMES = 1_000_000  # that are counted; a sender may have written any number, of any length
 
 
 class TimerDelivery:
@@ -98,8 +95,8 @@ class TimerDelivery:
         self._arrived = anyio.Event()
         self._sleeps_until = 0
         self._times: tuple[int, float] | None = None
-        self._recalled: dict[bytes, int] = {}  # keys of messages that are not to come, and until when to remember that
-        self._remembered: deque[tuple[int, bytes, Entry]] = deque()  # the same in order, with where that stands
+        self._recalls = Recalls()
+        self._brought = BroughtForward()  # of what is looked at while it is not known what waits
         self._expected: dict[int, Waiter] = {}  # recalls that somebody waits for, by their offset
         self.delivered = 0
         """How many messages were delivered in this run."""
@@ -144,7 +141,7 @@ class TimerDelivery:
             due = due_ms(properties, stored, now, self._precision_ms)
             if self._is_loaded:
                 self._add(due, offset, now)
-            else:
+            elif not self._brought.holds_back(properties, due, offset):
                 self._early.extend((min(due, LATEST_MS), offset))
             waiter = self._expected.pop(offset, None)
             if waiter is not None and not waiter.done():
@@ -176,8 +173,7 @@ class TimerDelivery:
         """Deliver nothing of what waits now; it stays in the log until retention."""
         self._wheel = TimerWheel()
         self._hand, self._early = [], array("q")
-        self._recalled.clear()
-        self._remembered.clear()
+        self._recalls.clear()
         self._mark()
 
     # --- start and stop ---
@@ -198,7 +194,7 @@ class TimerDelivery:
 
     async def _load(self) -> None:
         """Fill the wheel: from the copy on disk, and from the queue behind it, up to where that ends now."""
-        self._wheel, self._early = TimerWheel(), array("q")
+        self._wheel, self._early, self._brought = TimerWheel(), array("q"), BroughtForward()
         self._scan_end = self._seen = self._store.max_offset(TIMER_TOPIC, 0)
         state, wrong = await run_blocking(self._file.load)
         for problem in wrong:
@@ -217,10 +213,13 @@ class TimerDelivery:
     def _ready(self) -> None:
         """It is known what waits."""
         early, self._early = self._early, array("q")
+        brought, self._brought = self._brought, BroughtForward()
         self._is_loaded = True
         now = self._clock.time_ms()
         for at in range(0, len(early), 2):
             self._add(early[at], early[at + 1], now)
+        for due, offset in brought.recalls():
+            self._add(due, offset, now)
         self._mark()
 
     async def _load_copy(self, state: TimerState, now: int) -> None:
@@ -249,7 +248,9 @@ class TimerDelivery:
             now = self._clock.time_ms()
             for record in records:
                 _, _, offset, _, stored, properties = parse_record(record)
-                self._add(due_ms(properties, stored, now, self._precision_ms), offset, now)
+                due = due_ms(properties, stored, now, self._precision_ms)
+                if not self._brought.holds_back(properties, due, offset):
+                    self._add(due, offset, now)
             begin += count
 
     # --- the copy on disk ---
@@ -274,7 +275,9 @@ class TimerDelivery:
     async def _save(self) -> None:
         if not self._is_loaded:
             return
-        change, next_offset, now = self._change, self._seen, self._clock.time_ms()
+        change, next_offset = self._change, self._seen
+        # What waits was reckoned by the clock as it was: if it was put back since, the next start has to notice that.
+        now = self._clock.time_ms() + self._put_back_ms()
         pieces = []
         for piece in self._pieces():  # the first one sets aside all that the others are made of
             pieces.append(piece)
@@ -283,8 +286,7 @@ class TimerDelivery:
         self._saved = change
 
     def _pieces(self) -> Iterator[bytes]:
-        recalls = [entry for _, _, entry in self._remembered]  # what they recall may not have come yet
-        rest = array("q", [number for entry in (*recalls, *self._hand) for number in entry])
+        rest = array("q", [number for entry in (*self._recalls.entries(), *self._hand) for number in entry])
         parts = self._wheel.pieces()
         first = next(parts, b"")
         yield bytes(rest) + first
@@ -296,9 +298,10 @@ class TimerDelivery:
         if not self._is_loaded:
             await self._load()
         while True:
-            if self._is_put_back():
+            if self._put_back_ms() > CORRECTION_MS:
                 await self._see_clock()
             now = self._clock.time_ms()
+            self._times = (now, self._clock.monotonic())
             more = self._wheel.pour(now)
             due = self._wheel.take(now, BATCH)
             if due:
@@ -313,10 +316,7 @@ class TimerDelivery:
         """Until something is due, or arrives that is due sooner."""
         self._arrived = anyio.Event()
         self._taken_ms = now
-        while self._remembered and self._remembered[0][0] < now:  # nothing is late: what they recall has come
-            end, key, _ = self._remembered.popleft()
-            if self._recalled.get(key) == end:
-                del self._recalled[key]
+        self._recalls.forget_before(now)
         until = self._wheel.next_ms()
         if until is None:
             self._sleeps_until = 1 << 62
@@ -387,14 +387,17 @@ class TimerDelivery:
             )  # fmt: skip
             return None
         properties = message.raw_properties
-        if due_ms(properties, message.store_timestamp_ms, now, self._precision_ms) > max(now, self._clock.time_ms()):
-            return self._roll(message)
         key = delete_key(properties)
+        due = due_ms(properties, message.store_timestamp_ms, now, self._precision_ms)
+        is_early = due > max(now, self._clock.time_ms())
+        if key is not None and (not is_early or entry[0] == AT_ONCE):
+            self._recalls.remember(key, entry, now)
+        if is_early:
+            return self._roll(message)
         if key is not None:
-            until = self._recalled[key] = now + REMEMBERED_MS
-            self._remembered.append((until, key, entry))
             return None
-        if self._recalled and self._is_recalled(properties):
+        if self._recalls.drop(properties):
+            self.recalled += 1
             return None
         added = b""
         if len(properties) + ADDED_BYTES + CHECKSUM_BYTES <= MAX_PROPERTIES_BYTES:
@@ -403,20 +406,12 @@ class TimerDelivery:
         self.delivered += end_offset is not None
         return end_offset
 
-    def _is_recalled(self, properties: bytes) -> bool:
-        topic, uniq_key = find_property(properties, b"REAL_TOPIC"), find_property(properties, b"UNIQ_KEY")
-        if topic is None or uniq_key is None:
-            return False
-        if recalled_key(topic.decode("utf-8", "replace"), uniq_key) not in self._recalled:
-            return False
-        self.recalled += 1
-        return True
-
     def _roll(self, message: MessageExt) -> int | None:
         """Park a message anew, so that it is young again."""
         text = remove_properties(message.raw_properties, (b"__CRC32#",))
-        times = find_property(text, b"TIMER_ROLL_TIMES") or b"0"
-        rolled = set_property(text, b"TIMER_ROLL_TIMES", b"%d" % (int(times) + 1 if times.isdigit() else 1))
+        said = find_property(text, b"TIMER_ROLL_TIMES") or b""
+        times = int(said) if said.isdigit() and len(said) < len(str(MOST_ROLL_TIMES)) else 0
+        rolled = set_property(text, b"TIMER_ROLL_TIMES", b"%d" % (times + 1))
         if len(rolled) + CHECKSUM_BYTES > MAX_PROPERTIES_BYTES:
             rolled = text
         record = record_of(message, TIMER_TOPIC, 0, rolled, message.reconsume_times)
@@ -459,11 +454,12 @@ class TimerDelivery:
 
     # --- a clock that is put back ---
 
-    def _is_put_back(self) -> bool:
-        """Whether the clock was put back since this was asked last."""
-        wall, monotonic = self._clock.time_ms(), self._clock.monotonic()
-        before, self._times = self._times, (wall, monotonic)
-        return before is not None and wall < before[0] + (monotonic - before[1]) * 1000 - CORRECTION_MS
+    def _put_back_ms(self) -> int:
+        """By how much the clock was put back since what waits was reckoned by it; 0: it was not."""
+        if self._times is None:
+            return 0
+        wall, monotonic = self._times
+        return max(0, round(wall + (self._clock.monotonic() - monotonic) * 1000) - self._clock.time_ms())
 
     async def _see_clock(self) -> None:
         """The clock was put back: see when everything that waits is due by it as it is now."""
@@ -491,7 +487,10 @@ class TimerDelivery:
                 for wake, offset in part:
                     message = messages.get(offset)
                     if message is not None:
-                        wake = due_ms(message.raw_properties, message.store_timestamp_ms, now, self._precision_ms)
+                        properties = message.raw_properties
+                        wake = due_ms(properties, message.store_timestamp_ms, now, self._precision_ms)
+                        if self._brought.holds_back(properties, wake, offset):
+                            continue
                     self._add(wake, offset, now)
                 await checkpoint()
 

@@ -20,7 +20,8 @@ from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.timer_file import TimerFile
 from rocketbox.broker.timer_messages import TimerParking, due_ms, recall_handle_of
-from rocketbox.broker.timers import REMEMBERED_MS, TimerDelivery
+from rocketbox.broker.timer_recalls import REMEMBERED_MS
+from rocketbox.broker.timers import TimerDelivery
 from rocketbox.broker.topics import TopicTable
 from rocketbox.broker.unparking import LONGEST_SLEEP
 from rocketbox.errors import InvalidMessageError
@@ -391,6 +392,38 @@ async def test_a_clock_that_was_ahead_before_a_restart_is_noticed() -> None:
         await run.come(b"a")
 
 
+async def test_a_copy_that_was_written_before_the_clock_was_looked_at_does_not_hide_that_it_was_put_back() -> None:
+    storage, clock = MemoryStorage(), Clock()
+    async with bench(storage, clock=clock) as run:
+        await run.after(b"a", 60_000)
+        clock.wall_is_ahead = -86_400
+        await run.timers.finish()
+        killed = storage.copy()
+    async with bench(killed, clock=clock) as run:
+        await run.come(b"a")
+
+
+@pytest.mark.parametrize("end", ["none", "stop", "kill"])
+async def test_what_was_recalled_never_comes_though_the_clock_is_put_back(end: str) -> None:
+    storage, clock = MemoryStorage(), Clock()
+    async with bench(storage, clock=clock) as run:
+        await run.recall(await run.after(b"recalled", 60_000))
+        await run.after(b"neighbour", 60_000)
+        killed = storage.copy()
+        if end == "none":
+            clock.wall_is_ahead = -3600
+            await clock.advance(LONGEST_SLEEP)
+            await run.come(b"neighbour")
+            assert run.timers.recalled == 1
+    clock.wall_is_ahead = -3600
+    async with bench(storage if end != "kill" else killed, clock=clock) as run:
+        await run.come(b"neighbour")
+        assert run.timers.recalled == (end != "none")
+        await run.jump(2 * 3600)
+        await run.until(lambda: run.timers.waiting == 0)
+        assert run.delivered() == [b"neighbour"]
+
+
 async def test_a_clock_that_jumps_ahead_brings_what_is_due_by_it() -> None:
     async with bench(MemoryStorage()) as run:
         for number in range(40):
@@ -448,6 +481,26 @@ async def test_what_cannot_be_delivered_is_kept_and_no_garbage_stops_the_others(
         assert 4 <= len(run.messages(UNDELIVERED_TOPIC, 0)) == run.timers.undelivered
 
 
+async def test_nothing_that_a_sender_writes_leads_to_another_queue_or_holds_up_the_others() -> None:
+    options = replace(OPTIONS, file_reserved_time="3h")
+    async with bench(MemoryStorage(), options=options) as run:
+        texts = ["REAL_QID\x0177", "REAL_QID\x01-1", "REAL_QID\x01x", f"TIMER_ROLL_TIMES\x01{'9' * 5000}",
+                 "TIMER_ROLL_TIMES\x01-1", "MY_TIMER_DEL_UNIQKEY\x01t+4"]  # fmt: skip
+        for number, text in enumerate(texts):
+            stored = await run.send(b"%d" % number, f"TIMER_DELAY_MS\x01{2 * HOUR_MS}\x02{text}")
+            assert recall_handle_of(stored, "broker-a") is not None
+        await run.jump(1.5 * 3600)
+        await run.until(lambda: run.timers.rolled == len(texts))
+        await run.jump(3600)
+        await run.come(*[b"%d" % number for number in range(len(texts))])
+        assert run.timers.undelivered == 0
+
+
+async def test_what_no_handle_can_name_has_none() -> None:
+    async with bench(MemoryStorage()) as run:
+        assert recall_handle_of(await run.after(b"with a space", 1_000), "broker-a") is None
+
+
 async def test_messages_of_a_deleted_topic_are_dropped() -> None:
     async with bench(MemoryStorage()) as run:
         await run.after(b"a", 1_000)
@@ -486,4 +539,5 @@ def test_when_a_message_is_due_follows_from_its_record_alone() -> None:
     assert due_ms(b"TIMER_OUT_MS\x0110000\x02TIMER_DELIVER_MS\x0110300\x02", 0, 0) == 10_300
     assert due_ms(b"TIMER_OUT_MS\x0110000\x02TIMER_DELIVER_MS\x0110300\x02", 0, 0, precision_ms=1000) == 11_000
     assert due_ms(b"TIMER_OUT_MS\x0110299\x02TIMER_DELIVER_MS\x0110300\x02TIMER_DEL_UNIQKEY\x01t+a\x02", 0, 0) == 10_299
+    assert due_ms(b"TIMER_OUT_MS\x0110299\x02TIMER_DELIVER_MS\x0110300\x02A_TIMER_DEL_UNIQKEY\x01b\x02", 0, 0) == 10_300
     assert due_ms(b"TIMER_DELIVER_MS\x0110300\x02", 0, 0) == 0
