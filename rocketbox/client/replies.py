@@ -2,13 +2,16 @@
 
 A reply goes to a broker that the asking client is connected to. That is the one which has the request, as a rule; if it
 does not know the client (any more), the other brokers of the reply topic are asked in turn. A broker answers when the
-client has taken the reply, so who replies knows whether anybody was reached.
+client has taken the reply, so who replies knows whether anybody was reached. While the client loses its connections,
+or a broker starts anew, none of them knows it for a moment: they are asked again, round after round, as long as the
+time of the reply lasts and that of the request (TTL) does.
 
 An exception is told to who asks by one of our own clients, for a request says whether its sender understands that; of a
 request by a client of Apache's the exception is a failed message, as of any other.
 
 Source: Apache RocketMQ 5.x ``MessageUtil.createReplyMessage``, ``DefaultMQProducerImpl.sendKernelImpl`` (code 325).
-Unlike there, the broker of the request comes first, and not the next one in turn.
+Unlike there, the broker of the request comes first, and not the next one in turn; and there a reply is tried three
+times, one right after the other.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from math import inf
 
 from rocketbox.client.api.answers import refusal
 from rocketbox.client.checks import check_body, check_size, check_timeout, message_properties
@@ -23,7 +27,9 @@ from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.lanes import Lane, LaneTable
 from rocketbox.client.options import ProducerOptions
 from rocketbox.client.outcomes import NobodyError, NotTriedError
+from rocketbox.client.tries import RETRY_CODES
 from rocketbox.errors import (
+    AccessDeniedError,
     BatchFailed,
     BrokerError,
     ClientError,
@@ -53,6 +59,8 @@ __all__ = ["Replier", "is_answer", "wants_reply"]
 _log = logging.getLogger(__name__)
 
 REPLY_CODE = int(RequestCode.SEND_REPLY_MESSAGE_V2)
+FIRST_PAUSE = 0.25  # seconds before all brokers are asked again, doubled each time: each may keep a copy of each try
+LONGEST_PAUSE = 2.0  # seconds; a client that lost its connections is back within a few
 LONGEST_ERROR = 4_000  # characters of an exception's text that are told
 LONGEST_CLASS = 200
 
@@ -97,8 +105,8 @@ class Replier:
         """Answer a request with a body of 1 byte or more.
 
         Raises InvalidMessageError for what cannot be sent, ClientError for a message that asks for no reply,
-        BrokerError with code 1 when no broker reaches who asked, RemotingError when none answers: then the reply may
-        have been taken.
+        BrokerError with code 1 when no broker reaches who asked as long as he waits, RemotingError when none answers:
+        then the reply may have been taken.
         """
         await self._send(request, body, dict(properties or {}), {}, timeout)
 
@@ -156,25 +164,41 @@ class Replier:
         text = message_properties(Message(topic, body, properties=properties), msg_id)
         text = check_size(text + encode_properties({**marks, **own}) + self._mark)
         reply = SendRequest(topic, body, text, msg_id, born, code=REPLY_CODE)
-        deadline = clock.monotonic() + seconds
-        tried: set[str] = set()
-        name: str | None = request.broker_name
+        began = clock.monotonic()
+        deadline = began + seconds
+        again_until = min(deadline, began + _seconds_left(request, born))
+        pause = FIRST_PAUSE
+        while True:
+            failure = await self._ask_each(request.broker_name, topic, reply, deadline)
+            if failure is None:
+                return
+            if not _may_pass(failure) or clock.monotonic() + pause >= again_until:
+                raise failure
+            await clock.sleep(pause)
+            instance.check_running(f"consumer {self._group}")
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _ask_each(
+        self, first: str | None, topic: str, reply: SendRequest, deadline: float
+    ) -> RemotingError | BrokerError | NoRouteError | None:
+        """Have one broker after the other hand over the reply; why none has, the last reason that may pass first."""
+        instance, tried = self._instance, set[str]()
+        name = first or await self._next_broker(topic, tried, deadline)
         failure: RemotingError | BrokerError | None = None
         while name is not None:
             tried.add(name)
             try:
                 await self._send_to(name, reply, deadline)
-                return
+                return None
             except ClientError as error:  # no address of that broker is known
-                _log.debug("a reply to %s cannot go by broker %s: %s", request.msg_id, name, error)
+                _log.debug("a reply to topic %s cannot go by broker %s: %s", topic, name, error)
             except (RemotingError, BrokerError) as error:
-                failure = error
-            if clock.monotonic() >= deadline:
+                if failure is None or _may_pass(error) or not _may_pass(failure):
+                    failure = error
+            if self._clock.monotonic() >= deadline:
                 break
             name = await self._next_broker(topic, tried, deadline)
-        if failure is None:
-            raise NoRouteError(topic, instance.name_servers, namespace=instance.options.namespace)
-        raise failure
+        return failure or NoRouteError(topic, instance.name_servers, namespace=instance.options.namespace)
 
     async def _send_to(self, broker_name: str, reply: SendRequest, deadline: float) -> None:
         address = self._instance.broker_address(broker_name)
@@ -210,6 +234,21 @@ def _marks_of_reply(request: MessageExt) -> tuple[str, dict[str, str]]:
     if TTL in said:
         marks[TTL] = said[TTL]
     return reply_topic(said[Property.CLUSTER]), marks
+
+
+def _seconds_left(request: MessageExt, now_ms: int) -> float:
+    """For how long who asked waits still, by this machine's clock; infinite where the request does not say."""
+    try:
+        return (request.born_timestamp_ms + int(request.properties[TTL]) - now_ms) / 1000
+    except (KeyError, ValueError):
+        return inf
+
+
+def _may_pass(failure: RocketBoxError) -> bool:
+    """Whether a broker may hand over a moment later what it has not now: who asked may be connecting again."""
+    if isinstance(failure, BrokerError):
+        return failure.code in RETRY_CODES and not isinstance(failure, AccessDeniedError)
+    return True
 
 
 def _printable(text: str) -> str:
