@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from rocketbox.blocking import run_blocking
+from rocketbox.blocking import WorkerPool
 from rocketbox.clock import Clock
 from rocketbox.errors import ConfigurationError, ConnectError, Finding
 from rocketbox.protocol.namespaces import namespace_of_address
@@ -23,8 +23,10 @@ __all__ = ["AddressServer", "address_server_of", "parse_name_servers", "shown_na
 ASK_AGAIN_AFTER = 120.0  # seconds, as Apache's clients
 RETRY_AFTER = 1.0  # seconds, doubled up to LONGEST_RETRY, while nothing is known
 LONGEST_RETRY = 30.0
-FETCH_TIMEOUT = 3.0
+FETCH_TIMEOUT = 3.0  # seconds for the connection, and for each part of the answer
+ANSWER_WITHIN = 5.0  # seconds for all of it
 MOST_ANSWER_BYTES = 64 * 1024
+MOST_PARTS = 64  # in which an answer comes: a thread does not stay for ever with a server that never ends
 MOST_NAME_SERVERS = 100  # a cluster has some few; a broker tells each of them all that it has
 
 _ADDRESS = re.compile(r"[^\s/@]+:([0-9]{1,5})")
@@ -87,7 +89,8 @@ def _is_address(address: str) -> bool:
 class AddressServer:
     """Asks an address server again and again. ``take`` is called with each list that it tells, ``fail`` with why not.
 
-    The last list holds while the server is down or answers with what is none.
+    The last list holds while the server is down or answers with what is none. It is asked on a thread of its own, for
+    which nobody waits: a server that hangs holds up no stop, and no question is asked beside one that hangs.
     """
 
     def __init__(
@@ -110,20 +113,29 @@ class AddressServer:
     async def follow(self) -> None:
         """Ask now and every two minutes; sooner until there is a first answer."""
         pause, known = RETRY_AFTER, False
-        while True:
-            try:
-                addresses = await self.ask()
-            except ConnectError as error:
-                self._fail(error)
-            else:
-                known = True
-                self._take(addresses)
-            await self._clock.sleep(ASK_AGAIN_AFTER if known else pause)
-            pause = min(2 * pause, LONGEST_RETRY)
+        async with WorkerPool(1, "rocketbox-address-server") as thread:
+            while True:
+                try:
+                    addresses = await self._ask(thread)
+                except ConnectError as error:
+                    self._fail(error)
+                else:
+                    known = True
+                    self._take(addresses)
+                await self._clock.sleep(ASK_AGAIN_AFTER if known else pause)
+                pause = min(2 * pause, LONGEST_RETRY)
 
     async def ask(self) -> tuple[str, ...]:
         """The addresses that the server tells now. Raises ConnectError when it does not."""
-        line = await run_blocking(_fetch, self.url)
+        async with WorkerPool(1, "rocketbox-address-server") as thread:
+            return await self._ask(thread)
+
+    async def _ask(self, thread: WorkerPool) -> tuple[str, ...]:
+        line: str | None = None
+        with self._clock.move_on_after(ANSWER_WITHIN):
+            line = await thread.run(_fetch, self.url)
+        if line is None:
+            raise ConnectError(self.shown, f"no whole answer within {ANSWER_WITHIN:g} s")
         try:
             addresses = parse_name_servers(line, in_namespace=self._in_namespace)
         except ConfigurationError as error:
@@ -134,6 +146,18 @@ class AddressServer:
                 self.shown, f"it answered with {len(addresses)} name servers, and {MOST_NAME_SERVERS} are taken"
             )
         return addresses
+
+
+def _first_line(read: Callable[[int], bytes]) -> str:
+    """The first line of an answer. ``read`` gives what has come, up to so many bytes, and nothing at the end of it."""
+    text = b""
+    for _ in range(MOST_PARTS):
+        more = read(MOST_ANSWER_BYTES - len(text))
+        text += more
+        if not more or b"\n" in text.lstrip() or len(text) >= MOST_ANSWER_BYTES:
+            break
+    lines = text.decode("utf-8", "replace").strip().splitlines()
+    return lines[0].strip() if lines else ""
 
 
 def _fetch(url: str) -> str:
@@ -150,7 +174,7 @@ def _fetch(url: str) -> str:
         with urllib.request.urlopen(request, timeout=FETCH_TIMEOUT) as answer:  # noqa: S310 - http and https alone
             if answer.status != 200:
                 raise ConnectError(shown, f"it answered HTTP {answer.status} {answer.reason}")
-            text = answer.read(MOST_ANSWER_BYTES).decode("utf-8", "replace").strip()
+            return _first_line(answer.read1)
     except urllib.error.HTTPError as error:
         error.close()
         raise ConnectError(shown, f"it answered HTTP {error.code} {error.reason}") from None
@@ -159,5 +183,3 @@ def _fetch(url: str) -> str:
         raise ConnectError(shown, (cause.strerror if isinstance(cause, OSError) else None) or str(cause)) from None
     except (OSError, HTTPException, ValueError) as error:
         raise ConnectError(shown, str(error) or type(error).__name__) from None
-    lines = text.splitlines()
-    return lines[0].strip() if lines else ""

@@ -6,6 +6,8 @@ import logging
 import traceback
 from pathlib import Path
 
+import anyio
+import anyio.to_thread
 import pytest
 
 from rocketbox.client import Admin, ClientOptions, MQClientInstance, Producer
@@ -15,8 +17,10 @@ from rocketbox.errors import ClientStateError, ConfigurationError, ConnectError,
 from rocketbox.message import Message
 from rocketbox.remoting import name_server_addresses
 from rocketbox.remoting.name_server_addresses import AddressServer, address_server_of, parse_name_servers
-from tests.support.remoting.address_server import HttpAddressServer
-from tests.support.waiting import until
+from rocketbox.spark.servers import Servers
+from rocketbox.spark.worker_client import ClientThread
+from tests.support.remoting.address_server import HangingAddressServer, HttpAddressServer
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
 
@@ -127,6 +131,43 @@ async def test_an_address_server_that_is_not_there_is_told_with_its_reason() -> 
 
 
 # --- clients --------------------------------------------------------------------------------------------------------
+
+
+HANGING = [(b"", False), (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n", True), (b"HTTP/1.1 200 OK\r\nX: ", True)]
+
+
+@pytest.mark.parametrize(("beginning", "dribbles"), HANGING)
+async def test_an_address_server_that_hangs_holds_up_no_stop(
+    tmp_path: Path, beginning: bytes, dribbles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither of a client, nor of a reader of Spark, nor of a broker that registers by it."""
+    monkeypatch.setattr(name_server_addresses, "FETCH_TIMEOUT", 10 * PATIENCE)
+    monkeypatch.setattr(name_server_addresses, "ANSWER_WITHIN", 10 * PATIENCE)
+    with HangingAddressServer(beginning, dribbles=dribbles) as hanging, anyio.fail_after(PATIENCE):
+        async with servers(tmp_path, **{"namesrv-addr": hanging.url}):
+            async with Producer("p", name_server=hanging.url) as producer:
+                with pytest.raises(NoRouteError, match="no answer within"):
+                    await producer.send(Message("t", b"x"), timeout=0.2)
+                await until(lambda: hanging.asked == 2)
+            reader = ClientThread(Servers(hanging.url))
+            await until(lambda: hanging.asked == 3)
+            await anyio.to_thread.run_sync(reader.close)
+            assert not reader.alive
+
+
+async def test_what_is_slow_to_come_is_told_and_not_asked_for_twice_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(name_server_addresses, "ANSWER_WITHIN", 0.1)
+    monkeypatch.setattr(name_server_addresses, "RETRY_AFTER", 0.01)
+    beginning, dribbles = HANGING[1]
+    problems: list[str] = []
+    with HangingAddressServer(beginning, dribbles=dribbles) as hanging:
+        server = AddressServer(hanging.url, RealClock(), take=print, fail=lambda error: problems.append(str(error)))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.follow)
+            await until(lambda: len(problems) == 3)
+            tasks.cancel_scope.cancel()
+        assert set(problems) == {f"cannot connect to {hanging.url}: no whole answer within 0.1 s"}
+        assert hanging.asked == 1
 
 
 async def test_a_producer_finds_its_name_servers_by_an_address_server(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
-"""An address server: tells over HTTP, on a thread of its own, what a test says."""
+"""Address servers: one tells over HTTP, on a thread of its own, what a test says, the other never ends its answer."""
 
 from __future__ import annotations
 
+import socket
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
 
-__all__ = ["HttpAddressServer"]
+__all__ = ["HangingAddressServer", "HttpAddressServer"]
 
 
 class HttpAddressServer:
@@ -44,3 +46,43 @@ class HttpAddressServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class HangingAddressServer:
+    """``with HangingAddressServer(b"HTTP/1.1 200 OK") as server: server.url``: sends this to each who asks, then a byte
+    now and then if it ``dribbles``, and never ends. ``asked`` is how many have."""
+
+    def __init__(self, beginning: bytes = b"", *, dribbles: bool = False) -> None:
+        self._beginning, self._dribbles = beginning, dribbles
+        self._over = threading.Event()
+        self._asked: list[socket.socket] = []
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self._server.settimeout(0.05)
+        self.url = f"http://127.0.0.1:{self._server.getsockname()[1]}/rocketmq/nsaddr"
+
+    @property
+    def asked(self) -> int:
+        return len(self._asked)
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+        for each in (self._server, *self._asked):
+            each.close()
+
+    def _serve(self) -> None:
+        while not self._over.is_set():
+            with suppress(TimeoutError):
+                asking, _ = self._server.accept()
+                asking.sendall(self._beginning)
+                self._asked.append(asking)
+            for each in self._asked if self._dribbles else ():
+                with suppress(OSError):  # who asked has gone
+                    each.sendall(b"1")
