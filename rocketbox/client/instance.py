@@ -451,16 +451,29 @@ class MQClientInstance:
             return known
         return await self._ask_for_route(topic)
 
+    def seek_route(self, topic: str) -> None:
+        """Ask for the route of topic, so that its brokers are told of this client. Nobody waits for it: where no name
+        server answers, it is asked for again with the routes that are in use.
+        """
+        self.routes.use(topic, self.clock.monotonic())
+        if self.routes.get(topic) is None:
+            self._lookup(topic)
+
     async def _ask_for_route(self, topic: str) -> TopicRoute | None:
+        lookup = self._lookup(topic)
+        await lookup.done.wait()
+        if lookup.error is not None:
+            raise lookup.error
+        return lookup.route
+
+    def _lookup(self, topic: str) -> _Lookup:
+        """The one that is under way, or that begins now."""
         lookup = self._lookups.get(topic)
         if lookup is None:
             lookup = _Lookup()
             self.tasks.start(f"route of {topic}", self._look_up, topic, lookup, restart=False)
             self._lookups[topic] = lookup
-        await lookup.done.wait()
-        if lookup.error is not None:
-            raise lookup.error
-        return lookup.route
+        return lookup
 
     async def _look_up(self, topic: str, lookup: _Lookup) -> None:
         lookup.error = ClientStateError("the client was closed while it asked for a route")

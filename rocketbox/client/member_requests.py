@@ -68,7 +68,9 @@ class ProducerMember(Protocol):
         """The producer group."""
 
     def topics_in_use(self) -> set[str]:
-        """The topics that it has sent to since this was asked last: their routes are kept fresh."""
+        """The topics that it has sent to since this was asked last, and those by whose brokers it is to be known: their
+        routes are kept fresh.
+        """
 
     def check_transaction(self, connection: Connection, request: RemotingCommand, message: MessageExt) -> None:
         """A broker asks what became of the transaction of a message of this group; it is told later."""

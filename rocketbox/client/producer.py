@@ -119,6 +119,7 @@ class Producer:
             self._starting = False
         self._sender.open()
         self._state = ServiceState.RUNNING
+        self._become_known()
         return self
 
     async def __aexit__(
@@ -317,7 +318,18 @@ class Producer:
 
         Raises ClientStateError when another checker is for the same, in whole or in part.
         """
-        return self._transactions.checkers.add(checker, topic=topic, tags=tags, options=options)
+        route = self._transactions.checkers.add(checker, topic=topic, tags=tags, options=options)
+        if self._state is ServiceState.RUNNING:
+            self._become_known()
+        return route
+
+    def _become_known(self) -> None:
+        """Have brokers know this producer though it has sent nothing: they ask about transactions of an earlier run."""
+        for topic in self._topics_of_checkers():
+            self._instance.seek_route(topic)
+
+    def _topics_of_checkers(self) -> set[str]:
+        return self._transactions.checkers.topics(otherwise=self.options.create_topic_key)
 
     async def _send_half(
         self, transaction: Transaction, timeout: float | None, queue: QueueTarget | None
@@ -385,8 +397,10 @@ class Producer:
         return await recall_by_handle(self._instance, self.group, handle, seconds)
 
     def topics_in_use(self) -> set[str]:
-        """The topics that it has sent to since this was asked last, and those that replies come by."""
-        return self._sender.lanes.topics_in_use() | self._asker.topics_in_use()
+        """The topics that it has sent to since this was asked last, those that replies come by, and those that its
+        transaction checkers are for.
+        """
+        return self._sender.lanes.topics_in_use() | self._asker.topics_in_use() | self._topics_of_checkers()
 
     async def _send_as_said(self, context: SendContext) -> SendResult | None:
         """The innermost of the chain: send what the middlewares have left of a context."""

@@ -248,6 +248,10 @@ class TransactionCheckers:
             if not routes:
                 del self._by_topic[route.topic]
 
+    def topics(self, otherwise: str) -> set[str]:
+        """The topics that they are for; ``otherwise`` in the place of all that no other is for."""
+        return {otherwise if topic is None else topic for topic in self._by_topic}
+
     def find(self, topic: str, tag: str | None) -> CheckRoute | None:
         """The one for a message: by topic and tag, else for the whole topic, else for all topics."""
         for route in self._by_topic.get(topic, ()):
