@@ -27,7 +27,7 @@ from rocketbox.errors import NotStartedError
 from rocketbox.loops import at_interpreter_end, call_soon_from_thread, outside_of_loops
 from rocketbox.waiters import Waiter, make_waiter
 
-__all__ = ["Job", "WorkerPool", "blocking_in_loop", "pools_started", "run_blocking"]
+__all__ = ["Job", "WorkerPool", "blocking_in_loop", "look_blocking", "pools_started", "run_blocking"]
 
 _log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
@@ -80,6 +80,13 @@ async def run_blocking(function: Callable[..., ResultT], *args: Any) -> ResultT:
     with anyio.CancelScope(shield=True):
         result: ResultT = await waiter
     return result
+
+
+async def look_blocking(function: Callable[..., ResultT], *args: Any) -> ResultT:
+    """As :func:`run_blocking`, for what only looks: a cancellation does not wait for its end, which is for nobody."""
+    if _later.get() is not None:
+        return await run_blocking(function, *args)
+    return await anyio.to_thread.run_sync(partial(function, *args), abandon_on_cancel=True)
 
 
 async def _in_a_thread(function: Callable[..., ResultT], args: Sequence[Any]) -> ResultT:

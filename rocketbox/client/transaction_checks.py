@@ -3,7 +3,8 @@
 A checker is told the message, looks into what its producer's work has written, and says COMMIT, ROLLBACK or UNKNOWN.
 A producer may have several: for one topic each, or for some tags of one, or for whatever no other is for. Each has a
 pool of its own, sized as rocketmq-spring's. A question that finds no room is left to be asked again, as one is of which
-nobody knows the answer.
+nobody knows the answer. One that is asked again while it waits, or while its checker looks, is the same question: its
+answer names the place that was asked about last, which is the only one that Apache's brokers take.
 
 Source: Apache RocketMQ 5.x ``TransactionMQProducer``, ``DefaultMQProducerImpl.checkTransactionState``; rocketmq-spring
 2.3 ``RocketMQTransactionListener`` (which has one listener for each producer), ``java.util.concurrent``
@@ -22,16 +23,17 @@ from typing import Annotated
 import anyio
 from annotated_types import Ge, Gt
 
-from rocketbox.blocking import run_blocking
+from rocketbox.blocking import look_blocking
 from rocketbox.clock import Clock
 from rocketbox.declarations import SECONDS, Words, check_options
 from rocketbox.errors import ClientStateError, InvalidMessageError
 from rocketbox.message import LocalTransactionState, MessageExt
 from rocketbox.own_failures import failures_only
+from rocketbox.protocol.command import RemotingCommand
 from rocketbox.rare_log import RareLog
 from rocketbox.tasks import Supervisor
 
-__all__ = ["CheckRoute", "TransactionCheckOptions", "TransactionChecker", "TransactionCheckers"]
+__all__ = ["CheckRoute", "Question", "TransactionCheckOptions", "TransactionChecker", "TransactionCheckers"]
 
 _log = logging.getLogger(__name__)
 
@@ -97,6 +99,10 @@ class CheckPool:
             return False
         return True
 
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
     def close(self) -> None:
         """Begin nothing more, and give up what runs: its questions are asked again, of others."""
         self._closed = True
@@ -150,6 +156,18 @@ def name_of(function: Callable[..., object]) -> str:
     return getattr(function, "__qualname__", type(function).__qualname__)
 
 
+class Question:
+    """What a broker wants to know about one transaction; ``request`` is how it asked last."""
+
+    __slots__ = ("began", "message", "request")
+
+    def __init__(self, request: RemotingCommand, message: MessageExt) -> None:
+        self.request = request
+        self.message = message
+        self.began: float | None = None
+        """Since when the checker looks, on the monotonic clock."""
+
+
 class CheckRoute:
     """One checker and what it is for: a topic (None: what no other is for), and of it some tags (None: all)."""
 
@@ -167,6 +185,8 @@ class CheckRoute:
         self._pool = pool
         self._remove = remove
         self._is_async = is_async(checker)
+        self.questions: dict[tuple[str, str], Question] = {}
+        """Those that wait, or that the checker looks into, by the broker's address and the transaction's id."""
         self.asked = self.failed = 0
         """How often it was asked, and how often it raised something, or said nothing of use."""
 
@@ -178,6 +198,11 @@ class CheckRoute:
     def submit(self, job: Callable[[], Awaitable[None]]) -> bool:
         return self._pool.submit(job)
 
+    @property
+    def waiting(self) -> int:
+        """How many questions wait."""
+        return self._pool.waiting
+
     async def ask(self, message: MessageExt) -> LocalTransactionState:
         """What the checker says. Raises what it raises, TypeError when it says something else.
 
@@ -186,7 +211,7 @@ class CheckRoute:
         self.asked += 1
         try:
             with failures_only(hosted=True):
-                said = self.checker(message) if self._is_async else await run_blocking(self.checker, message)
+                said = self.checker(message) if self._is_async else await look_blocking(self.checker, message)
                 if inspect.isawaitable(said):
                     said = await said
             if not isinstance(said, LocalTransactionState):

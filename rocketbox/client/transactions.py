@@ -41,7 +41,7 @@ from rocketbox.client.api.transactions import end_transaction
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.queue_choice import QueueTarget
 from rocketbox.client.sending import Sender
-from rocketbox.client.transaction_checks import TransactionCheckers, is_async, name_of
+from rocketbox.client.transaction_checks import CheckRoute, Question, TransactionCheckers, is_async, name_of
 from rocketbox.errors import (
     ClientError,
     ClientStateError,
@@ -62,6 +62,7 @@ _log = logging.getLogger(__name__)
 
 HALF = int(MessageSysFlag.TRANSACTION_PREPARED)
 CHECK_ANSWER_TIMEOUT = 3.0  # seconds; Apache's
+SLOW_CHECK = 30.0  # seconds, the time in which brokers ask again: a checker that looks for longer is told of
 OFFSET_DIGITS = 16  # of an offset message id: the commit-log offset, in hex
 ADDED_BY_BROKERS = 512  # bytes, to the properties of a half message: where it is to go, its cluster, its checks
 SHOWN_CHARACTERS = 200  # of an exception, in what the broker's log is told
@@ -339,7 +340,17 @@ class Transactions:
                 "the broker at %s asks what became of transaction %s to %s:%s, and producer %s has no checker for that",
                 connection.remote_address, message.msg_id, message.topic, message.tag, self._group,
             )  # fmt: skip
-        elif not route.submit(partial(self._answer, route.ask, connection.remote_address, request, message)):
+            return
+        key = connection.remote_address, message.msg_id
+        known = route.questions.get(key)
+        if known is not None:
+            known.request = request
+            self._tell_if_slow(route, known)
+            return
+        question = Question(request, message)
+        if route.submit(partial(self._answer, route, connection.remote_address, question)):
+            route.questions[key] = question
+        else:
             self.unanswered += 1
             checkers.log.tell(
                 logging.WARNING, clock.monotonic(), "full",
@@ -347,16 +358,23 @@ class Transactions:
                 "the broker will ask again", self._group,
             )  # fmt: skip
 
-    async def _answer(
-        self,
-        ask: Callable[[MessageExt], Awaitable[LocalTransactionState]],
-        address: str,
-        request: RemotingCommand,
-        message: MessageExt,
-    ) -> None:
+    def _tell_if_slow(self, route: CheckRoute, question: Question) -> None:
+        now = self._instance.clock.monotonic()
+        if question.began is not None and now - question.began > SLOW_CHECK:
+            self.checkers.log.tell(
+                logging.WARNING, now, "slow",
+                "the checker %s has looked into transaction %s to %s for %d s, and %d questions wait behind it; what "
+                "is asked too often without an answer is given up (maximum-pool-size: how many are answered at once)",
+                name_of(route.checker), question.message.msg_id, question.message.topic, now - question.began,
+                route.waiting,
+            )  # fmt: skip
+
+    async def _answer(self, route: CheckRoute, address: str, question: Question) -> None:
+        message = question.message
+        question.began = self._instance.clock.monotonic()
         error: Exception | None = None
         try:
-            state = await ask(message)
+            state = await route.ask(message)
         except Exception as raised:  # whatever it is: not known, and never committed by accident
             state, error = LocalTransactionState.UNKNOWN, raised
             self.unanswered += 1
@@ -365,10 +383,12 @@ class Transactions:
                 "the checker could not tell what became of transaction %s to %s: %s; the broker will ask again",
                 message.msg_id, message.topic, self._shown(raised), error=raised,
             )  # fmt: skip
+        finally:
+            del route.questions[address, message.msg_id]
         if (begun := self._begun.get(message.msg_id)) is not None:
             begun.has_ended(state)
         try:
-            header = CheckTransactionStateRequestHeader.decode(request.ext_fields)
+            header = CheckTransactionStateRequestHeader.decode(question.request.ext_fields)
             await end_transaction(
                 self._instance.remoting, address, state, group=self._group, topic=header.topic,
                 queue_offset=header.tran_state_table_offset, commit_log_offset=header.commit_log_offset,

@@ -242,6 +242,58 @@ async def test_a_checker_that_ends_itself_ends_nothing_else(
         await producer.send(Message("orders", b"four"))
 
 
+async def test_a_checker_that_is_slower_than_the_questions_is_asked_once_and_answers_the_last(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker takes no answer that names a place which the half message has left long ago, Apache's none at all."""
+    monkeypatch.setattr("rocketbox.client.transactions.SLOW_CHECK", 0.3)
+    monkeypatch.setattr("rocketbox.broker.half_messages.PLACES_KEPT", 2)
+    asked: list[bytes] = []
+    go_on = anyio.Event()
+
+    async def check(message: MessageExt) -> LocalTransactionState:
+        asked.append(message.body)
+        await go_on.wait()
+        return COMMIT
+
+    settings = {**QUICK, "transaction_check_max": 1_000}
+    async with broker(tmp_path, **settings) as wire, payers(wire, transaction_checker=check) as producer:
+        for body in (b"one", b"two"):
+            async with producer.transaction(Message("orders", body)) as transaction:
+                transaction.unknown()
+        checks = wire.servers.broker.transaction_checks
+        with anyio.fail_after(PATIENCE):
+            while checks.asked < 12 or "questions wait behind it" not in caplog.text:
+                await anyio.sleep(0.02)
+        go_on.set()
+        await until_read(wire, b"one", b"two")
+        await until_ended(wire)
+    assert asked == [b"one", b"two"]
+    assert "has looked into transaction" in caplog.text
+
+
+async def test_a_checker_whose_thread_hangs_keeps_no_producer_from_its_end(tmp_path: Path) -> None:
+    began, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def check(message: MessageExt) -> LocalTransactionState:
+        began.set()
+        go_on.wait(PATIENCE)
+        ended.set()
+        return COMMIT
+
+    try:
+        async with broker(tmp_path, **QUICK) as wire:
+            async with payers(wire, transaction_checker=check) as producer:
+                async with producer.transaction(Message("orders", b"paid")) as transaction:
+                    transaction.unknown()
+                with anyio.fail_after(PATIENCE):
+                    while not began.is_set():
+                        await anyio.sleep(0.02)
+            assert not ended.is_set()
+    finally:
+        go_on.set()
+
+
 async def test_what_is_said_after_the_end_is_refused(tmp_path: Path) -> None:
     async with broker(tmp_path) as wire, payers(wire, transaction_checker=never) as producer:
         async with producer.transaction(Message("orders", b"paid")) as transaction:
