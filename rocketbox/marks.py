@@ -205,8 +205,9 @@ class rocketmq_transaction_listener(_ByName):  # noqa: N801 - used as a decorato
     ``topic`` and ``tags`` (``"paid || prepaid"``) say for which transactions; without a topic for those to every topic
     that no other listener names. A producer may have several, which do not overlap. It takes what a listener takes: the
     payload, the MessageExt, headers, beans. The rest is rocketmq-spring's pool: how many it is asked about at once, and
-    how many of them wait. What the options are, their bounds and defaults is declared in
-    ``listeners.transaction_listeners``, and a test compares the two.
+    how many of them wait; what the settings say of the topic (``rocketmq.producer.transaction-listeners.<topic>``) wins
+    over these. What the options are, their bounds and defaults is declared in ``listeners.transaction_listeners``, and
+    a test compares the two.
     """
 
     topic: str | None = None

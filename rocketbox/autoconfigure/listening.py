@@ -34,7 +34,7 @@ from rocketbox.marks import (
 )
 from rocketbox.spark.query_options import QUERY_OPTIONS
 
-__all__ = ["candidate_of", "cluster_settings", "said_in_mark"]
+__all__ = ["candidate_of", "cluster_settings", "said_in", "said_in_mark"]
 
 OPTIONS = {**QUERY_OPTIONS, **TRANSACTION_LISTENER_OPTIONS, **LISTENER_OPTIONS}
 
@@ -57,7 +57,7 @@ def cluster_settings(prefix: str, properties: ClusterProperties, where: Where) -
 
     def layer(path: str, model: Properties) -> OptionLayer:
         return OptionLayer(
-            _said_in(model), lambda name: where(f"{path}.{name.replace('_', '-')}") or f"default of {path}"
+            said_in(model), lambda name: where(f"{path}.{name.replace('_', '-')}") or f"default of {path}"
         )
 
     findings = []
@@ -86,7 +86,7 @@ def cluster_settings(prefix: str, properties: ClusterProperties, where: Where) -
     )
 
 
-def _said_in(model: Properties) -> dict[str, Any]:
+def said_in(model: Properties) -> dict[str, Any]:
     """The listener options that a model was given, by name; as the client has them."""
     return {
         name: value
@@ -170,7 +170,7 @@ def said_in_mark(
     if findings and isinstance(given.get("options"), dict):
         given.pop("options")  # what could not be resolved is told already
     try:
-        return _said_in(model.model_validate(given)), findings
+        return said_in(model.model_validate(given)), findings
     except ValidationError as error:
         wrong = [_wrong_value(problem, label, given, mark, here) for problem in error.errors(include_url=False)]
         return {}, findings + wrong

@@ -26,7 +26,7 @@ from rocketbox.client import ClientOptions, LitePullConsumerOptions, ProducerOpt
 from rocketbox.client.options import MAX_BODY_BYTES, TopicOptions, UserOptions
 from rocketbox.declarations import Option, options_of
 from rocketbox.listeners.options import LISTENER_OPTIONS
-from rocketbox.listeners.transaction_listeners import TRANSACTION_LISTENER_OPTIONS
+from rocketbox.listeners.transaction_listeners import TRANSACTION_LISTENER_OPTIONS, TransactionListenerOptions
 from rocketbox.spark.query_options import QUERY_OPTIONS
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "SparkProperties",
     "TlsProperties",
     "TopicProperties",
+    "TransactionListenerProperties",
     "TransactionMarkProperties",
     "cluster_prefix",
 ]
@@ -98,11 +99,21 @@ class ListenerProperties(Properties):
     __pydantic_extra__: dict[str, Any] = Field(init=False)  # topic switches; the registrar refuses what is none
 
 
+@with_options(_named(TransactionListenerOptions), of_listeners=True)
+class TransactionListenerProperties(Properties):
+    """``rocketmq.producer.transaction-listeners.<topic>``: options of the transaction listeners of that topic."""
+
+
 @with_options({**_OF_THE_CLIENT, **_named(ProducerOptions)})
 class ProducerProperties(Properties):
     """``rocketmq.producer``: its ``group`` switches producer and template on."""
 
     group: Text | None = Field(default=None, description="the producer group; switches producer and template on")
+    transaction_listeners: dict[str, TransactionListenerProperties] = Field(
+        default_factory=dict,
+        description="options of transaction listeners by the topic that they name ('*': those that name none); they "
+        "win over the decorator",
+    )
 
 
 @with_options({**_OF_THE_CLIENT, **_named(LitePullConsumerOptions)})

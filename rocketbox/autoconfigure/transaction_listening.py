@@ -8,16 +8,22 @@ Source: rocketmq-spring 2.3 ``RocketMQTransactionConfiguration``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rocketbox.autoconfigure.kinds import ListenerKind, Need, Planning, Starting
-from rocketbox.autoconfigure.listening import said_in_mark
-from rocketbox.autoconfigure.properties import RocketMQProperties, TransactionMarkProperties, cluster_prefix
+from rocketbox.autoconfigure.listening import said_in, said_in_mark
+from rocketbox.autoconfigure.properties import (
+    RocketMQProperties,
+    TransactionListenerProperties,
+    TransactionMarkProperties,
+    cluster_prefix,
+)
 from rocketbox.autoconfigure.scan import Marked
-from rocketbox.autoconfigure.service import ConverterInUse, ConverterLookup, of_cluster
+from rocketbox.autoconfigure.service import ConverterInUse, ConverterLookup, Service, of_cluster
 from rocketbox.boot.marks import bean
+from rocketbox.boot.shapes import key_text, uniform
 from rocketbox.client import Producer, TransactionCheckOptions
 from rocketbox.declarations import options_of
 from rocketbox.errors import ConfigurationError, Finding, InvalidMessageError
@@ -38,6 +44,9 @@ from rocketbox.template import MessageConverter
 
 __all__ = ["TransactionListeners", "transaction_listeners"]
 
+EVERY_OTHER = "*"
+"""Stands in settings for the listeners that name no topic."""
+
 
 @dataclass(frozen=True)
 class TransactionCandidate:
@@ -47,6 +56,8 @@ class TransactionCandidate:
     owner: Any
     options: TransactionListenerOptions
     group: str
+    off_by: str
+    """What says so when ``options.enabled`` is false."""
 
     @property
     def cluster(self) -> str | None:
@@ -67,8 +78,9 @@ class TransactionListeners(ListenerKind[TransactionCandidate, TransactionPlan]):
     mark = rocketmq_transaction_listener
     options = ()
 
-    def __init__(self, properties: RocketMQProperties) -> None:
+    def __init__(self, properties: RocketMQProperties, service: Service) -> None:
         self._properties = properties
+        self._where = service.where
 
     def read(self, marked: Sequence[Marked], planning: Planning) -> list[TransactionCandidate]:
         found: list[TransactionCandidate] = []
@@ -91,8 +103,29 @@ class TransactionListeners(ListenerKind[TransactionCandidate, TransactionPlan]):
         )
         if findings:
             raise ConfigurationError(findings)
+        off_by = "enabled=False"
+        cluster, topic = values.get("cluster"), values.get("topic")
+        if (key := self._key_for(cluster, topic)) is not None:
+            said = said_in(self._settings(cluster)[key])
+            values |= said
+            if "enabled" in said:
+                off_by = f"{self._path(cluster, key)}.enabled is false"
         options = TransactionListenerOptions(**values)
-        return TransactionCandidate(marked.target, marked.owner, options, self._group(options.cluster))
+        return TransactionCandidate(marked.target, marked.owner, options, self._group(cluster), off_by)
+
+    def _settings(self, cluster: str | None) -> Mapping[str, TransactionListenerProperties]:
+        """What the settings say of a cluster's listeners, by the topic as it is written there."""
+        known = cluster is None or cluster in self._properties.clusters
+        return self._properties.cluster(cluster or "").producer.transaction_listeners if known else {}
+
+    def _path(self, cluster: str | None, key: str) -> str:
+        return f"{cluster_prefix(cluster)}.{key_text(('producer', 'transaction-listeners', key))}"
+
+    def _key_for(self, cluster: str | None, topic: str | None) -> str | None:
+        """The key of a topic: ``PAID_ORDERS`` in the name of a variable may be ``paid-orders``."""
+        said, name = self._settings(cluster), topic or EVERY_OTHER
+        near = [key for key in said if uniform(key) == uniform(name)]
+        return name if name in said else near[0] if len(near) == 1 and topic is not None else None
 
     def _group(self, cluster: str | None) -> str:
         """How the container is called: no consumer group can be called so."""
@@ -108,7 +141,22 @@ class TransactionListeners(ListenerKind[TransactionCandidate, TransactionPlan]):
         for cluster, functions in by_cluster.items():
             planning.findings += overlaps(functions)
             plans.append(TransactionPlan(cluster, self._group(cluster), tuple(functions)))
+        for cluster in planning.clusters:
+            planning.warnings += self._without_effect(cluster, [each for each in declared if each.cluster == cluster])
         return plans
+
+    def _without_effect(self, cluster: str | None, declared: Sequence[TransactionCandidate]) -> Iterator[Finding]:
+        """Settings for topics that no listener names."""
+        topics = [each.options.topic for each in declared]
+        used = {self._key_for(cluster, topic) for topic in topics}
+        for key in self._settings(cluster).keys() - used:
+            path = self._path(cluster, key)
+            named = ", ".join(sorted({topic or f"none, for which '{EVERY_OTHER}' stands" for topic in topics}))
+            yield Finding(
+                f"{path} has no effect: no transaction listener of the cluster names that topic",
+                self._where(path),
+                f"leave it out; topics that they name: {named}" if named else "leave it out; there are none",
+            )
 
     def _plan(
         self,
@@ -120,7 +168,7 @@ class TransactionListeners(ListenerKind[TransactionCandidate, TransactionPlan]):
         if cluster is not None and cluster not in self._properties.clusters:
             raise ConfigurationError(unknown_cluster(candidate.label, cluster, planning.clusters, where))
         if not options.enabled or self._properties.cluster(cluster or "").is_off:
-            off_by = "enabled=False" if not options.enabled else f"{cluster_prefix(cluster)}.name-server is false"
+            off_by = f"{cluster_prefix(cluster)}.name-server is false" if options.enabled else candidate.off_by
             planning.off.append(Finding(f"{candidate.label} is off: {off_by}", where))
             return
         signature = read_signature(
@@ -170,6 +218,6 @@ def _tags(options: TransactionListenerOptions, candidate: TransactionCandidate) 
 
 
 @bean
-def transaction_listeners(properties: RocketMQProperties) -> TransactionListeners:
+def transaction_listeners(properties: RocketMQProperties, service: Service) -> TransactionListeners:
     """Listeners of ``@rocketmq_transaction_listener``."""
-    return TransactionListeners(properties)
+    return TransactionListeners(properties, service)

@@ -43,7 +43,7 @@ class TransactionListenerOptions(TransactionCheckOptions):
     topic: Annotated[str | None, IN_CODE, Words("the topic; none: every one that no other listener names")] = None
     tags: Annotated[str | None, IN_CODE, Words("tags of the topic such as paid || prepaid; none: all")] = None
     cluster: Annotated[str | None, IN_CODE, Words("the cluster whose producer it is for; none: the main one")] = None
-    enabled: Annotated[bool, IN_CODE, Words("false: it is not there")] = True
+    enabled: Annotated[bool, Words("false: it is not there")] = True
 
 
 TRANSACTION_LISTENER_OPTIONS = options_of(TransactionListenerOptions)

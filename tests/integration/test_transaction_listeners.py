@@ -5,8 +5,10 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from rocketbox.autoconfigure.assembly import Assembly
 from rocketbox.broker.handlers.transactions import TransactionHandler
-from rocketbox.errors import InvalidMessageError
+from rocketbox.errors import ConfigurationError, InvalidMessageError
+from rocketbox.listeners.transaction_listeners import TransactionPlan
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.connection import Connection
 from tests.support.framework.services import ServiceMaker
@@ -234,3 +236,81 @@ def test_one_that_is_switched_off_is_told(service: ServiceMaker) -> None:
 def test_a_consumer_group_may_have_the_name_of_the_producer_group(service: ServiceMaker) -> None:
     source = SHOP + LISTENERS.replace('consumer_group="desk"', 'consumer_group="shop"')
     assert service(source, SETTINGS).app.look().findings == []
+
+
+# --- what the settings say of them -----------------------------------------------------------------------------------
+
+POOLS = """
+    @rocketmq_transaction_listener(topic="paid-orders", tags="paid", core_pool_size=2, keep_alive_time="5s")
+    def one(order: Order) -> LocalTransactionState: ...
+    @rocketmq_transaction_listener(topic="paid-orders", tags="sent")
+    def two(order: Order) -> LocalTransactionState: ...
+    @rocketmq_transaction_listener()
+    def three(order: Order) -> LocalTransactionState: ...
+    @rocketmq_transaction_listener(cluster="audit")
+    def four(order: Order) -> LocalTransactionState: ...
+"""
+POOL_SETTINGS = SETTINGS.replace(
+    "{group: shop}",
+    """
+    group: shop
+    transaction-listeners:
+      paid-orders: {core-pool-size: 4, maximum-pool-size: 8}
+      "*": {blocking-queue-size: 10}
+  clusters:
+    audit: {name-server: "audit:9876", producer: {group: shop, transaction-listeners: {"*": {keep-alive-time: 2m}}}}
+""",
+)
+
+
+def pools(look: Assembly) -> dict[str, tuple[int, int, float, int]]:
+    """By the name of each listener: core, most, seconds to live, how many wait."""
+    return {
+        function.signature.name: (
+            function.options.core_pool_size, function.options.maximum_pool_size,
+            function.options.keep_alive_time, function.options.blocking_queue_size,
+        )
+        for plan in look.plans
+        if isinstance(plan, TransactionPlan)
+        for function in plan.functions
+    }  # fmt: skip
+
+
+def test_their_pools_are_options_in_settings_by_topic_and_win_over_the_decorator(
+    service: ServiceMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = service(SHOP + POOLS, POOL_SETTINGS)
+    look = module.app.look()
+    assert (look.findings, look.warnings) == ([], [])
+    assert pools(look) == {
+        "one": (4, 8, 5.0, 2000),
+        "two": (4, 8, 60.0, 2000),
+        "three": (1, 1, 60.0, 10),
+        "four": (1, 1, 120.0, 2000),
+    }
+    monkeypatch.setenv("ROCKETMQ_PRODUCER_TRANSACTION_LISTENERS_PAID_ORDERS_CORE_POOL_SIZE", "6")
+    assert pools(module.app.look())["one"][0] == 6
+
+
+def test_a_setting_switches_them_off_and_what_has_no_effect_is_told(service: ServiceMaker) -> None:
+    settings = POOL_SETTINGS.replace("core-pool-size: 4", "enabled: false").replace('"*": {bl', "orders: {bl")
+    look = service(SHOP + POOLS, settings).app.look()
+    key = "rocketmq.producer.transaction-listeners"
+    assert [finding.what for finding in look.off] == [
+        f"transaction listener {name} is off: {key}.paid-orders.enabled is false" for name in ("one", "two")
+    ]
+    (warning,) = look.warnings
+    assert warning.what == f"{key}.orders has no effect: no transaction listener of the cluster names that topic"
+    assert warning.where == "rocketbox.yaml:7:37"
+    assert warning.fix == "leave it out; topics that they name: none, for which '*' stands, paid-orders"
+
+
+def test_wrong_pools_in_settings_are_refused_with_their_place(service: ServiceMaker) -> None:
+    settings = POOL_SETTINGS.replace("core-pool-size: 4, maximum-pool-size: 8", "core-pool-size: 0, keep-alive: 5s")
+    with pytest.raises(ConfigurationError) as caught:
+        service(SHOP + POOLS, settings).app.look()
+    key = "rocketmq.producer.transaction-listeners.paid-orders"
+    assert [(finding.what, finding.where) for finding in caught.value.findings] == [
+        (f"unknown key {key}.keep-alive", "rocketbox.yaml:6:40"),
+        (f"{key}.core-pool-size is '0', and must be 1 or more", "rocketbox.yaml:6:37"),
+    ]

@@ -16,6 +16,7 @@ NAMES = {
     "clusters": "audit",
     "listeners": "desk",
     "topics": "payments",
+    "transaction-listeners": "orders",
     "attributes": "message.type",
     "level": "rocketbox.client",
     "conf": "spark.ui.enabled",

@@ -259,7 +259,7 @@ def test_consumer_pull_simple_demo(service: ServiceMaker) -> None:
             "enable-msg-trace, group, instance-name, max-message-size, namespace, namespace-v2, "
             "retry-next-server, retry-times-when-send-async-failed, retry-times-when-send-failed, secret-key, "
             "send-latency-fault-enable, send-many-window, send-message-timeout, "
-            "send-msg-max-timeout-per-request, tls-enable, total-batch-max-bytes",
+            "send-msg-max-timeout-per-request, tls-enable, total-batch-max-bytes, transaction-listeners",
         ),
     ],
 )
