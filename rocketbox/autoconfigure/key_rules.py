@@ -1,8 +1,8 @@
 """Rules about the keys of a cluster that no model can hold by itself, told with the place of each key.
 
 Names that RocketMQ does not take, what has to agree because producer and consumers share one client, what goes together
-or not, and what asks for a feature that is not built (the table of these is ``client.unbuilt``'s). The same for groups
-of listeners is ``listeners.registrar``'s and their kind's.
+or not, and what asks for a feature that is not built (``client.unbuilt``). The same for groups of listeners is
+``listeners.registrar``'s and their kind's.
 
 Source: rocketmq-spring 2.3 ``RocketMQProperties``, ``RocketMQAutoConfiguration`` (there each producer and consumer has
 a client of its own).
@@ -19,8 +19,8 @@ from rocketbox.autoconfigure.properties import ClusterProperties, RocketMQProper
 from rocketbox.autoconfigure.users import ClientPlan, ClusterClients
 from rocketbox.client import CredentialsFile
 from rocketbox.client.checks import check_group, check_topic
-from rocketbox.client.options import DEFAULT_INSTANCE_NAME, mismatches, wrong_names
-from rocketbox.client.unbuilt import PULL_CONSUMER, unbuilt_among
+from rocketbox.client.options import DEFAULT_INSTANCE_NAME, SYSTEM_TRACE_TOPIC, mismatches, wrong_names
+from rocketbox.client.unbuilt import PULL_CONSUMER
 from rocketbox.errors import ConfigurationError, CredentialsError, Finding, InvalidGroupError, InvalidMessageError
 from rocketbox.remoting.name_server_addresses import address_server_of, parse_name_servers
 from rocketbox.remoting.tls import TlsOptions, tls_findings
@@ -130,6 +130,13 @@ def _topics(prefix: str, cluster: ClusterProperties, where: Where) -> Iterator[F
         except InvalidMessageError as error:
             key = f"{prefix}.topics.{name}"
             yield Finding(f"{key}: {error}", where(key), "choose another name for the topic")
+    for path, section in _users(prefix, cluster).items():
+        topic = section.values().get("customized_trace_topic")
+        try:
+            check_topic(topic or SYSTEM_TRACE_TOPIC)
+        except InvalidMessageError as error:
+            key = f"{path}.customized-trace-topic"
+            yield Finding(f"{key}: {error}", where(key), "name another topic for the trace, or leave it out")
 
 
 def _not_alike(prefix: str, said: Mapping[str, object], where: Where) -> Iterator[Finding]:
@@ -230,18 +237,6 @@ def _wrong_names(prefix: str, cluster: ClusterProperties, where: Where) -> Itera
 
 
 def _unbuilt(prefix: str, cluster: ClusterProperties, where: Where) -> Iterator[Finding]:
-    listeners = cluster.consumer.listeners
-    sections: dict[str, Properties] = {
-        prefix: cluster,
-        f"{prefix}.producer": cluster.producer,
-        f"{prefix}.consumer": cluster.consumer,
-        **{f"{prefix}.consumer.listeners.{group}": listener for group, listener in listeners.items()},
-        f"{prefix}.pull-consumer": cluster.pull_consumer,
-    }
-    for path, section in sections.items():
-        for option, unbuilt in unbuilt_among(section.values(), section.declared):
-            key = f"{path}.{_kebab(option)}"
-            yield unbuilt.finding(key, where(key))
     pull = cluster.pull_consumer
     if pull.group is not None and pull.topic is not None:
         keys = [f"{prefix}.pull-consumer.group", f"{prefix}.pull-consumer.topic"]

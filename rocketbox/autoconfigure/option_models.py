@@ -28,12 +28,10 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from rocketbox.boot.units import DataSize, Duration, DurationWithUnit, Timestamp
-from rocketbox.client.unbuilt import UNBUILT
 from rocketbox.declarations import BYTES, SECONDS, Option, bounds_in_words, options_of
 from rocketbox.durations import format_duration
 
 __all__ = [
-    "NOT_YET",
     "Properties",
     "Secret",
     "Text",
@@ -43,8 +41,6 @@ __all__ = [
 
 ModelT = TypeVar("ModelT", bound="Properties")
 OptionsT = TypeVar("OptionsT")
-
-NOT_YET = "not built yet"
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
@@ -143,8 +139,6 @@ def _field(option: Option, of_listeners: bool) -> Any:
         if default is not None:
             words += f" (default {_shown(default)})"
         default = None
-    if option.name in UNBUILT:
-        words += f"; {NOT_YET}"
     if option.bounds is not None:
         kind = Annotated[kind, _Within(option)]
     alias: dict[str, Any] = {} if option.key in (None, option.name.replace("_", "-")) else {"alias": option.key}

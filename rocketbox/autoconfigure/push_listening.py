@@ -17,12 +17,11 @@ from rocketbox.autoconfigure.service import ConverterInUse, ConverterLookup, Ser
 from rocketbox.autoconfigure.users import ClientInstances
 from rocketbox.boot.marks import bean
 from rocketbox.client import MQClientInstance
-from rocketbox.client.unbuilt import unbuilt_among
 from rocketbox.durations import format_duration
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.listeners import ListenerContainer
 from rocketbox.listeners.binding import unreadable_payload
-from rocketbox.listeners.options import GROUP_OPTIONS, LISTENER_OPTIONS
+from rocketbox.listeners.options import LISTENER_OPTIONS
 from rocketbox.listeners.plans import ContainerPlan
 from rocketbox.listeners.registrar import Candidate, plan_containers
 from rocketbox.marks import rocketmq_listener, send_to
@@ -65,7 +64,6 @@ class PushListeners(ListenerKind[Candidate, ContainerPlan]):
         )
         planning.findings += findings
         planning.off += off
-        planning.findings += [finding for plan in plans for finding in _unbuilt_in_decorators(plan)]
         planning.findings += [finding for plan in plans for finding in self._longer_than_the_stop(plan)]
         return plans
 
@@ -136,13 +134,6 @@ class PushListeners(ListenerKind[Candidate, ContainerPlan]):
 def push_listeners(properties: RocketMQProperties, own: RocketBoxProperties, service: Service) -> PushListeners:
     """Listeners of ``@rocketmq_listener``."""
     return PushListeners(properties, own, service)
-
-
-def _unbuilt_in_decorators(plan: ContainerPlan) -> Iterator[Finding]:
-    decorators = {function.signature.where for function in plan.functions}
-    for option, unbuilt in unbuilt_among(vars(plan.options), GROUP_OPTIONS):
-        if plan.origins.get(option) in decorators:  # what the settings say is told already
-            yield unbuilt.finding(f"{option} of group {plan.group!r}", plan.origins[option])
 
 
 def check_payloads(plans: Sequence[ContainerPlan], converter: MessageConverter) -> None:

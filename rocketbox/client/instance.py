@@ -43,7 +43,6 @@ from rocketbox.client.refusals import Refusals
 from rocketbox.client.route_table import RouteTable
 from rocketbox.client.routes import TopicRoute
 from rocketbox.client.service_state import ServiceState
-from rocketbox.client.unbuilt import refuse_unbuilt
 from rocketbox.client.waiting_requests import WaitingRequests
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import (
@@ -121,8 +120,8 @@ class MQClientInstance:
     """One client of a cluster. ``async with MQClientInstance("127.0.0.1:9876") as instance: ...``.
 
     ``name_server`` is ``host:port``, several separated by ``;``, or the URL of an address server, which is asked for
-    them every two minutes (``http://host:port/path``). Raises ConfigurationError for anything else, and for options
-    that ask for what is not built yet (``unbuilt``), and for TLS files that cannot be used. A ``network`` that is given
+    them every two minutes (``http://host:port/path``). Raises ConfigurationError for anything else, and for TLS
+    files that cannot be used. A ``network`` that is given
     is used as it is, whatever options say of TLS. Entering it raises CredentialsError when keys are to come
     from a file or provider and do not.
     """
@@ -138,7 +137,6 @@ class MQClientInstance:
         cached_bytes: CachedBytes | None = None,
     ) -> None:
         self.options = options or ClientOptions()
-        refuse_unbuilt(self.options)
         self.clock: Clock = clock or RealClock()
         self._has_own_clock = clock is None
         hooks: tuple[RpcHook, ...] = self.options.hooks

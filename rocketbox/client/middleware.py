@@ -44,6 +44,10 @@ __all__ = [
 class EndingTransaction(Protocol):
     """The transaction that a half message is sent in."""
 
+    @property
+    def from_check(self) -> bool:
+        """Whether its broker is told its end because it has asked; while ``told`` is called, of that end."""
+
     def on_end(self, told: Callable[[LocalTransactionState], object]) -> None:
         """Have ``told`` called with how it has ended, when its broker is told: UNKNOWN may be followed by another."""
 

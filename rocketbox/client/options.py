@@ -2,7 +2,7 @@
 
 Each option is declared here and nowhere else: type, default, bounds, unit, and the words of the reference; decorators
 and settings are made from it (``listeners.options``, ``autoconfigure.option_models``). One that is no setting says
-``IN_CODE``. Durations are float seconds. Values are checked when they are made, all at once. Which of them ask for
+``IN_CODE``. Durations are float seconds. Values are checked when they are made, all at once. What asks for
 something that this client does not do is said in ``unbuilt``.
 
 Source: Apache RocketMQ 5.x ``ClientConfig``, ``DefaultMQProducer``, ``DefaultMQPushConsumer``,
@@ -22,11 +22,12 @@ from typing import Annotated, Any
 from annotated_types import Ge, Gt, Le
 
 from rocketbox.client.allocation import AllocationStrategy, allocate_averagely
+from rocketbox.client.checks import check_topic
 from rocketbox.client.credentials import CredentialsProvider, check_provider
 from rocketbox.client.middleware import ConsumeMiddleware, SendMiddleware
 from rocketbox.client.outcomes import BROKER_DECIDES, DEAD_LETTER
 from rocketbox.declarations import BYTES, IN_CODE, SECONDS, Key, Words, check_options
-from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.errors import ConfigurationError, Finding, InvalidMessageError
 from rocketbox.message import (
     DELAY_LEVEL_SECONDS,
     Compression,
@@ -185,6 +186,11 @@ class MemberOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
+        try:
+            check_topic(self.customized_trace_topic)
+        except InvalidMessageError as error:
+            what = f"{type(self).__name__}.customized_trace_topic: {error}"
+            raise ConfigurationError(Finding(what, fix="name another topic for the trace, or leave it out")) from error
 
 
 @dataclass(frozen=True, kw_only=True)

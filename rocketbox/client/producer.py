@@ -25,10 +25,11 @@ from rocketbox.client.recalls import recall_by_handle
 from rocketbox.client.requests import Asker
 from rocketbox.client.sending import Sender
 from rocketbox.client.service_state import ServiceState
+from rocketbox.client.trace import ProducerTrace
+from rocketbox.client.trace_dispatcher import TraceCounts
 from rocketbox.client.transaction_checks import CheckRoute, TransactionChecker, TransactionCheckOptions
 from rocketbox.client.transactions import LocalWork, Transaction, Transactions, TransactionSendResult
 from rocketbox.client.tries import Tries
-from rocketbox.client.unbuilt import refuse_unbuilt
 from rocketbox.clock import Clock
 from rocketbox.errors import ClientError, ClientStateError, SendManyError
 from rocketbox.message import Message, MessageExt, SendResult
@@ -52,8 +53,7 @@ class Producer:
     the message to a LocalTransactionState), so many at once as ``check_options`` say. Who sends in transactions needs
     one, or several (:meth:`add_transaction_checker`).
 
-    Raises InvalidGroupError for a group that RocketMQ does not take or that another producer of the instance has,
-    ConfigurationError for options that ask for what is not built yet (``unbuilt``).
+    Raises InvalidGroupError for a group that RocketMQ does not take or that another producer of the instance has.
     """
 
     def __init__(
@@ -71,7 +71,6 @@ class Producer:
     ) -> None:
         check_group(group, "producer")
         self.options = options or ProducerOptions()
-        refuse_unbuilt(self.options)
         self._instance, self._owns_instance = own_or_shared(
             f"producer {group}", name_server, instance, client_options=client_options, clock=clock, network=network
         )
@@ -84,11 +83,16 @@ class Producer:
         self._starting = False
         self._request, self._deliver = sender.request, sender.deliver  # bound once, not with each send
         self.send_prepared = sender.send_prepared
+        self._trace = ProducerTrace(group, self._instance, self.options) if self.options.enable_msg_trace else None
         middlewares = self._instance.options.send_middleware
+        if self._trace is not None:
+            middlewares = (*middlewares, self._trace)  # the innermost: it sees what is sent
         self._auto_batch = AutoBatch(sender, self._instance, self.options) if self.options.auto_batch else None
         self._around = chain(middlewares, self._send_as_said) if middlewares or self._auto_batch is not None else None
-        self._asker = Asker(sender, self._instance)
+        self._asker = Asker(sender, self._instance, middlewares)
         self._transactions = Transactions(group, self._instance, sender, self._send_half)
+        if self._trace is not None:
+            self._transactions.on_checked = self._trace.checked
         if transaction_checker is not None:
             self.add_transaction_checker(transaction_checker, options=check_options)
 
@@ -96,6 +100,11 @@ class Producer:
     def instance(self) -> MQClientInstance:
         """The client instance it sends over."""
         return self._instance
+
+    @property
+    def trace(self) -> TraceCounts | None:
+        """What became of the records of its message trace; None: it has none (``enable_msg_trace``)."""
+        return None if self._trace is None else self._trace.counts
 
     @property
     def service_state(self) -> ServiceState:
@@ -117,6 +126,8 @@ class Producer:
             raise
         finally:
             self._starting = False
+        if self._trace is not None:
+            self._trace.start()
         self._sender.open()
         self._state = ServiceState.RUNNING
         self._become_known()
@@ -137,7 +148,11 @@ class Producer:
                     await self._auto_batch.flush()
             await self._instance.unregister_producer(self.group)
         finally:  # a task's own cancel() comes through the shield of the goodbye
-            handled = await self._instance.__aexit__(kind, error, trace) if self._owns_instance else None
+            try:
+                if self._trace is not None:
+                    await self._trace.stop()
+            finally:
+                handled = await self._instance.__aexit__(kind, error, trace) if self._owns_instance else None
         return handled
 
     def __repr__(self) -> str:
@@ -394,7 +409,8 @@ class Producer:
         """
         self._sender.check_open()
         seconds = self.options.send_message_timeout if timeout is None else check_timeout(timeout)
-        return await recall_by_handle(self._instance, self.group, handle, seconds)
+        recalling = recall_by_handle(self._instance, self.group, handle, seconds)
+        return await (recalling if self._trace is None else self._trace.recall(handle, recalling))
 
     def topics_in_use(self) -> set[str]:
         """The topics that it has sent to since this was asked last, those that replies come by, and those that its

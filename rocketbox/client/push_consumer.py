@@ -37,7 +37,8 @@ from rocketbox.client.replies import Replier
 from rocketbox.client.routes import TopicRoute
 from rocketbox.client.send_back import SendBack
 from rocketbox.client.subscriptions import Subscription, Subscriptions
-from rocketbox.client.unbuilt import refuse_unbuilt
+from rocketbox.client.trace import ConsumerTrace
+from rocketbox.client.trace_dispatcher import TraceCounts
 from rocketbox.clock import Clock
 from rocketbox.errors import (
     ClientError,
@@ -121,8 +122,7 @@ class PushConsumer:
     Leaving the block stops pulling, lets running handlers finish for up to ``await_termination`` seconds, commits,
     gives locks back and leaves the group. What was cancelled by then is not committed.
 
-    Raises InvalidGroupError for a group that RocketMQ does not take, ConfigurationError for options that ask for what
-    is not built yet (``unbuilt``).
+    Raises InvalidGroupError for a group that RocketMQ does not take.
     """
 
     def __init__(
@@ -138,7 +138,6 @@ class PushConsumer:
     ) -> None:
         check_group(group, "consumer")
         options = options or ConsumerOptions()
-        refuse_unbuilt(options)
         instance, self._owns_instance = own_or_shared(
             f"consumer {group}", name_server, instance, client_options=client_options, clock=clock, network=network
         )
@@ -164,6 +163,10 @@ class PushConsumer:
         """Those of its def handlers."""
         self._send_back = None if self._options.broadcasting else SendBack(group, instance)
         self._replier = Replier(group, instance, options.reply_timeout)
+        self._trace = ConsumerTrace(group, instance, options) if options.enable_msg_trace else None
+        self._consume_middleware = instance.options.consume_middleware
+        if self._trace is not None:
+            self._consume_middleware = (self._trace, *self._consume_middleware)  # the outermost: it sees what comes out
         self._consumer = self._make_consumer()
         self._local_offsets = self._make_local_offsets() if self._options.broadcasting else None
         offsets: OffsetStore = self._local_offsets or RemoteOffsetStore(group, instance)
@@ -217,6 +220,9 @@ class PushConsumer:
                 await stack.enter_async_context(self._local_offsets)
             await stack.enter_async_context(self.threads)
             await stack.enter_async_context(self._tasks)
+            if self._trace is not None:
+                self._trace.start()
+                stack.push_async_callback(self._trace.stop)
             self._running = True
             stack.push_async_exit(self._leave)
             self._consumer.start()
@@ -326,7 +332,7 @@ class PushConsumer:
         if not 1 <= batch_max_size <= MAX_BATCH_SIZE:
             raise ClientError(f"batch_max_size of {topic!r} is {batch_max_size}; it must be from 1 to {MAX_BATCH_SIZE}")
         in_thread = self.threads.handler(handler)
-        wrapped = wrap_handler(self._group, self._instance.options.consume_middleware, in_thread, context_of)
+        wrapped = wrap_handler(self._group, self._consume_middleware, in_thread, context_of)
         prepare = (prepare or preparation(handler)) if wrapped is in_thread else None  # middleware wraps it all
         before = self._subscriptions.put(topic, expression, wrapped, selector_type, batch_max_size, prepare)
         if not self._running:
@@ -410,6 +416,11 @@ class PushConsumer:
     def missing_topics(self) -> tuple[str, ...]:
         """The subscribed topics that no name server has known yet: nothing of them is consumed."""
         return tuple(t for t in self._subscriptions.subscribed if self._instance.cached_route(t) is None)
+
+    @property
+    def trace(self) -> TraceCounts | None:
+        """What became of the records of its message trace; None: it has none (``enable_msg_trace``)."""
+        return None if self._trace is None else self._trace.counts
 
     @property
     def missing_codecs(self) -> tuple[str, ...]:

@@ -13,13 +13,14 @@ the send of its request was lost.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from rocketbox.client.checks import check_size
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.lanes import Lanes
-from rocketbox.client.middleware import SendContext, chain
+from rocketbox.client.middleware import SendContext, SendMiddleware, chain
 from rocketbox.client.queue_choice import QueueTarget
 from rocketbox.client.sending import Sender
 from rocketbox.client.tries import Tries
@@ -55,13 +56,16 @@ class RequestContext(SendContext):
 class Asker:
     """Sends the requests of one producer and waits for their replies."""
 
-    def __init__(self, sender: Sender, instance: MQClientInstance) -> None:
+    def __init__(
+        self, sender: Sender, instance: MQClientInstance, middlewares: Sequence[SendMiddleware] | None = None
+    ) -> None:
         self._sender = sender
         self._instance = instance
         self._clock = instance.clock
         self._reply_topics: set[str] = set()  # of the clusters that were asked since somebody wanted to know
         self._known: dict[str, Lanes] = {}  # topics whose reply topics' brokers were asked for
-        middlewares = instance.options.send_middleware
+        if middlewares is None:
+            middlewares = instance.options.send_middleware
         self._around = chain(middlewares, self._send_as_said) if middlewares else None
 
     async def ask(self, message: Message, timeout: float, queue: QueueTarget | None) -> MessageExt:

@@ -96,6 +96,7 @@ class Transaction:
         self._said: LocalTransactionState | None = None
         self._state: LocalTransactionState | None = None
         self._told: list[Callable[[LocalTransactionState], object]] = []
+        self._from_check = False
 
     @property
     def result(self) -> SendResult:
@@ -113,6 +114,11 @@ class Transaction:
     def state(self) -> LocalTransactionState | None:
         """How it has ended, as the broker was told; None: it has not."""
         return self._state
+
+    @property
+    def from_check(self) -> bool:
+        """Whether the broker was told the end because it has asked."""
+        return self._from_check
 
     def on_end(self, told: Callable[[LocalTransactionState], object]) -> None:
         """Have ``told`` called with how it has ended, when the broker is told: UNKNOWN may be followed by another.
@@ -177,9 +183,9 @@ class Transaction:
         await self._transactions.end(self, told, error)
         return told
 
-    def has_ended(self, state: LocalTransactionState) -> None:
+    def has_ended(self, state: LocalTransactionState, *, from_check: bool = False) -> None:
         """The broker is told now, by the end of the work or because it has asked."""
-        self._state = state
+        self._state, self._from_check = state, from_check
         for told in self._told:
             try:
                 told(state)
@@ -219,6 +225,8 @@ class Transactions:
         self._greeted: set[str] = set()  # brokers that know this producer, so that they can ask it
         self._begun: WeakValueDictionary[str, Transaction] = WeakValueDictionary()  # by id; of those somebody holds
         self.checkers = TransactionCheckers(group, instance.tasks, instance.clock)
+        self.on_checked: Callable[[MessageExt, str, LocalTransactionState], object] | None = None
+        """Called with the message, the broker's address and the state when a broker that has asked is told."""
         self.unanswered = 0
         """How many questions were left to be asked again: for want of room, or of a checker that could tell."""
 
@@ -386,7 +394,9 @@ class Transactions:
         finally:
             del route.questions[address, message.msg_id]
         if (begun := self._begun.get(message.msg_id)) is not None:
-            begun.has_ended(state)
+            begun.has_ended(state, from_check=True)
+        if self.on_checked is not None:
+            self.on_checked(message, address, state)
         try:
             header = CheckTransactionStateRequestHeader.decode(question.request.ext_fields)
             await end_transaction(

@@ -324,8 +324,23 @@ class _Registrar:
         _keep_the_nearest_keys(values, layers)
         self.check_user(group, values, origins)
         self.check_timestamp(group, values, origins, by_default)
+        self.check_trace_topic(group, values, origins)
         self.check_pair(group, layers, origins)
         return GroupOptions(**values), origins
+
+    def check_trace_topic(self, group: str, values: dict[str, Any], origins: Mapping[str, str]) -> None:
+        """Tell of a topic for message trace that can be none; it is left out then."""
+        if (topic := values.get("customized_trace_topic")) is not None:
+            try:
+                check_topic(topic)
+            except InvalidMessageError as error:
+                where = origins["customized_trace_topic"]
+                del values["customized_trace_topic"]
+                self.wrong(
+                    f"customized_trace_topic of group {group!r}: {error}",
+                    where,
+                    "name another topic for the trace, or leave it out",
+                )
 
     def check_pair(self, group: str, layers: Sequence[OptionLayer], origins: Mapping[str, str]) -> None:
         """Tell of a key that would go with one of another pair; ``layers`` are what says them, what wins first."""

@@ -23,7 +23,6 @@ from rocketbox.boot.effective import format_value
 from rocketbox.boot.reference import markdown_reference, markdown_table
 from rocketbox.broker.options import broker_settings
 from rocketbox.cli.app import app
-from rocketbox.client.unbuilt import UNBUILT
 from rocketbox.declarations import BYTES, MILLISECONDS, Option, bounds_in_words
 from rocketbox.listeners.options import FUNCTION_OPTIONS, GROUP_OPTIONS, LISTENER_OPTIONS
 from rocketbox.marks import rocketmq_listener
@@ -108,11 +107,6 @@ def _spark_write_options() -> str:
     return markdown_table(("Option", "Default", "Meaning", "In the Kafka sink"), rows)
 
 
-def _unbuilt() -> str:
-    rows = [(f"`{name.replace('_', '-')}`", each.feature, each.fix) for name, each in UNBUILT.items()]
-    return markdown_table(("Key or option", "Asks for", "What to do"), rows)
-
-
 def _commands() -> str:
     """Every command with its words, arguments and options, as its help says them."""
     commands = [(each.name or "", each.callback) for each in app.registered_commands]
@@ -181,7 +175,6 @@ parts: Mapping[str, Callable[[], str]] = {
     "broker-settings": _broker_settings,
     "spark-source-options": _spark_source_options,
     "spark-write-options": _spark_write_options,
-    "unbuilt": _unbuilt,
     "commands": _commands,
     "equivalent-mutants": _equivalent_mutants,
     "api-rocketbox": partial(api_reference, "rocketbox"),

@@ -15,7 +15,6 @@ from rocketbox.autoconfigure.loading import settings_models
 from rocketbox.boot.origins import split_key
 from rocketbox.boot.root_settings import schema_of
 from rocketbox.cli.app import app
-from rocketbox.client.unbuilt import UNBUILT
 from rocketbox.marks import rocketmq_listener
 from rocketbox.template import RocketMQTemplate
 from tests.docs.generated import ROOT, generated, pages_with_parts, parts
@@ -122,17 +121,6 @@ def test_the_methods_of_the_template_are_the_public_ones() -> None:
     named = {name for cell in table for name in re.findall(r"`(\w+)\(", cell)}
     sends = {name for name in vars(RocketMQTemplate) if name.startswith("send")}
     assert named == sends
-
-
-def test_keys_of_what_is_not_built_say_so_in_the_table() -> None:
-    keys = CONFIGURATION.read_text("utf-8").partition("<!-- generated: keys -->")[2].partition("<!-- end -->")[0]
-    rows = re.findall(r"^\| `([\w.<>-]+)` \|.*\| ([^|]*) \|$", keys.replace(r"\|", ""), re.MULTILINE)
-    said = {key for key, meaning in rows if "not built yet" in meaning}
-    asked = {
-        key for key, _ in rows if key.startswith("rocketmq.") and key.rpartition(".")[2].replace("-", "_") in UNBUILT
-    }
-    assert said == asked
-    assert len(said) > 5
 
 
 def code(text: str) -> list[str]:

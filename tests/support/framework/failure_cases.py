@@ -812,10 +812,9 @@ async def on_departure(departure: Departure) -> None: ...
         """
         rocketmq:
           name-server: embedded
-          producer: {group: desk, customized-trace-topic: traces}
+          producer: {group: desk}
           pull-consumer: {group: lake, topic: departures}
-          consumer: {listeners: {desk: {enable-msg-trace: true}}}
-          clusters: {audit: {name-server: "audit-ns:9876", producer: {group: audit, enable-msg-trace: true}}}
+          clusters: {audit: {name-server: "audit-ns:9876", pull-consumer: {group: audit, topic: departures}}}
         """,
     ),
     "keys_that_do_not_go_together": Case(

@@ -251,7 +251,7 @@ async def on_departure(body: bytes) -> None: ...
 """
 
 
-def test_what_a_decorator_says_reaches_the_consumer_and_is_refused_with_its_place(service: ServiceMaker) -> None:
+def test_what_a_decorator_says_reaches_the_consumer(service: ServiceMaker) -> None:
     module = service(HEAD + ALL_OF_THEM, settings(f"ak: AK-of-me\nsk: {SECRET}\n"))
     (plan,) = module.app.look().plans
     options = consumer_options(plan.options)
@@ -259,12 +259,7 @@ def test_what_a_decorator_says_reaches_the_consumer_and_is_refused_with_its_plac
     assert user == User(Credentials(access_key="AK-of-me", secret_key=SECRET), "MQ_INST_1")
     assert (options.enable_msg_trace, options.customized_trace_topic) == (True, "traces")
     assert options.reply_timeout == 5.0
-    features = {finding.what.partition(" of ")[0]: finding for finding in findings(module)}
-    assert features.keys() == {
-        "enable_msg_trace",
-        "customized_trace_topic",
-    }
-    assert all((finding.where or "").endswith(".py:4") for finding in features.values())
+    assert findings(module) == []
 
 
 def test_settings_of_the_group_win_over_the_decorator_and_it_over_those_of_all(service: ServiceMaker) -> None:
@@ -277,18 +272,6 @@ def test_settings_of_the_group_win_over_the_decorator_and_it_over_those_of_all(s
     options = plan.options
     assert (options.namespace, options.customized_trace_topic) == ("of-decorator", "of-all")
     assert options.enable_msg_trace is False
-
-
-def test_the_settings_of_a_group_are_refused_with_their_place(service: ServiceMaker) -> None:
-    text = "rocketmq:\n  consumer:\n    listeners:\n      desk:\n        enable-msg-trace: true\n"
-    assert findings(service(LISTENER, "rocketmq.name-server: embedded\n" + text)) == [
-        Finding(
-            "rocketmq.consumer.listeners.desk.enable-msg-trace asks for message trace, which rocketbox does not have "
-            "yet",
-            "rocketbox.yaml:6:27",
-            "leave it out",
-        )
-    ]
 
 
 @pytest.mark.parametrize("name", ["name-server", "nameServer", "access_channel", "tls-enable", "instance-name"])
@@ -326,7 +309,8 @@ def test_a_decorators_secret_is_nowhere_to_be_seen(
     service: ServiceMaker, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
-    module = service(HEAD + ALL_OF_THEM.replace("${sk}", SECRET), settings("ak: AK-of-me\n"))
+    source = ALL_OF_THEM.replace("${sk}", SECRET).replace('"traces"', '"no topic"')
+    module = service(HEAD + source, settings("ak: AK-of-me\n"))
     assembly = module.app.look()
     (plan,) = assembly.plans
     with pytest.raises(ConfigurationError) as caught:
@@ -442,8 +426,7 @@ def test_a_pull_consumer_is_told_to_be_missing(service: ServiceMaker) -> None:
 
 
 def test_commands_that_look_work_and_those_that_start_refuse(service: ServiceMaker) -> None:
-    section = "{group: desk, customized-trace-topic: traces, enable-msg-trace: true}"
-    module = service(LISTENER, settings(f"rocketmq.producer: {section}\n"))
+    module = service(LISTENER, settings("rocketmq.pull-consumer: {group: lake, topic: departures}\n"))
     target = f"{module.__name__}:app"
     results: dict[str, Any] = {
         command: CliRunner().invoke(cli, [command, target])
@@ -456,7 +439,6 @@ def test_commands_that_look_work_and_those_that_start_refuse(service: ServiceMak
         "check": 1,
         "run": 1,
     }
-    assert "enable-msg-trace: true" in results["config"].output
+    assert "group: lake" in results["config"].output
     for command in ("check", "run"):
-        for key in ("customized-trace-topic", "enable-msg-trace"):
-            assert f"rocketmq.producer.{key} asks for " in results[command].output
+        assert "rocketmq.pull-consumer.topic asks for " in results[command].output

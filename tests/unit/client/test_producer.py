@@ -1072,5 +1072,5 @@ def test_a_producer_offers_sends_and_what_its_instance_asks_and_nothing_of_how_t
     assert {name for name in dir(producer) if not name.startswith("_")} == {
         *sends,
         *("transaction", "send_in_transaction", "add_transaction_checker", "check_transaction"),
-        *("group", "instance", "options", "service_state", "topics_in_use"),
+        *("group", "instance", "options", "service_state", "topics_in_use", "trace"),
     }
