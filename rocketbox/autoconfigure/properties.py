@@ -340,6 +340,16 @@ class OwnClientProperties(Properties):
     """``rocketbox.client``: what all clients of the process share."""
 
 
+class OtelProperties(Properties):
+    """``rocketbox.otel``: spans of OpenTelemetry."""
+
+    enabled: bool | None = Field(
+        default=None,
+        description="true: sends and calls of listeners have spans of OpenTelemetry; none: where the process has set a "
+        "tracer provider before the start",
+    )
+
+
 class AutoconfigureProperties(Properties):
     """``rocketbox.autoconfigure``: names of auto-configurations that are left out."""
 
@@ -355,4 +365,5 @@ class RocketBoxProperties(Properties):
     spark: SparkProperties = Field(default_factory=SparkProperties)
     shutdown: ShutdownProperties = Field(default_factory=ShutdownProperties)
     client: OwnClientProperties = Field(default_factory=OwnClientProperties)
+    otel: OtelProperties = Field(default_factory=OtelProperties)
     autoconfigure: AutoconfigureProperties = Field(default_factory=AutoconfigureProperties)

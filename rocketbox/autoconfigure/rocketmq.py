@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 import anyio
 
 from rocketbox.autoconfigure.key_rules import key_of_file
-from rocketbox.autoconfigure.properties import ClusterProperties, RocketMQProperties
+from rocketbox.autoconfigure.message_spans import spans_in_use, spans_of_client
+from rocketbox.autoconfigure.properties import ClusterProperties, RocketBoxProperties, RocketMQProperties
 from rocketbox.autoconfigure.service import ConverterInUse, ConverterLookup, ProducerLookup, Service
 from rocketbox.autoconfigure.users import ClientInstances, PlannedClients
 from rocketbox.boot.conditions import Condition, ConditionContext, Verdict, on_bean, on_missing_bean, on_property
@@ -40,6 +41,7 @@ from rocketbox.errors import (
     RequestTimeoutError,
 )
 from rocketbox.local_servers import LocalServers
+from rocketbox.otel import MessageSpans
 from rocketbox.protocol.codes import TBW102, ResponseCode
 from rocketbox.tasks import Supervisor
 from rocketbox.template import JsonMessageConverter, MessageConverter, RocketMQTemplate
@@ -126,6 +128,8 @@ async def client_instance(
     awaited: AwaitedServers,
     send_middleware: list[SendMiddleware],
     consume_middleware: list[ConsumeMiddleware],
+    own_properties: RocketBoxProperties,
+    spans: MessageSpans | None,
     credentials: list[CredentialsProvider],  # so that they are there: the plan says which of them is asked
 ) -> AsyncIterator[MQClientInstance]:
     """The cluster's client, shared by its producer and consumers; where they are several users, the first one's.
@@ -144,12 +148,16 @@ async def client_instance(
     machine = service.machine
     if machine.name_server is not None:
         address = machine.name_server(cluster.name, address)
+    spans = spans_in_use(own_properties.otel.enabled, spans, service)
     try:
+        options = client.options(own)
+        around_sends, around_calls = spans_of_client(spans, options, service)
         options = replace(
-            client.options(own),
-            send_middleware=(*machine.send_middleware(cluster.name), *send_middleware),
+            options,
+            send_middleware=(*machine.send_middleware(cluster.name), *around_sends, *send_middleware),
             consume_middleware=(
                 *machine.consume_middleware(cluster.name),
+                *around_calls,
                 *consume_middleware,
                 *machine.handler_middleware,
             ),

@@ -41,6 +41,7 @@ LADDER: dict[str, str] = {
     "remoting": "declarations errors clock tasks rare_log blocking loops waiters message protocol",
     "client": "declarations errors clock tasks frames rare_log own_failures safe_repr blocking waiters message storage "
     "protocol remoting",
+    "otel": "errors message client version",
     "template": "durations errors clock tasks loops message protocol remoting client",
     "listeners": "declarations errors clock tasks hints message marks protocol remoting client template",
     "access": "errors clock rare_log message protocol remoting",
@@ -98,7 +99,7 @@ LADDER: dict[str, str] = {
     "boot": "durations sizes errors clock tasks frames hints loops own_failures safe_repr",
     "autoconfigure": "declarations durations sizes errors clock tasks hints safe_repr own_failures blocking "
     "loops message marks protocol remoting client template listeners spark boot storage local_servers embedded "
-    "background_work management watchdog",
+    "background_work management otel watchdog",
     "management": "safe_repr boot",
     "background": "errors loops",
     "watchdog": "errors clock frames loops",
@@ -146,6 +147,7 @@ CLIENT_RUNGS = (
 MAY_IMPORT_A_LOOP = {"loops.py", "waiters.py", "remoting/asyncio_driver.py", "testing/loop_turns.py"}
 ONLY_IN = {
     "dependency_injector": {"boot/bean_providers.py"},
+    "opentelemetry": {"otel.py"},
     "pydantic_settings": {"boot/root_settings.py"},
     "watchfiles": {"cli/watching.py"},
 }
