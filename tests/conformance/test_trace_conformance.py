@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from rocketbox.client import Admin, ConsumerOptions, Producer, ProducerOptions, PushConsumer
+from rocketbox.client import ConsumerOptions, Producer, ProducerOptions, PushConsumer
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.message import ConsumeFromWhere, LocalTransactionState, Message, MessageExt
 from rocketbox.protocol.trace_records import (
@@ -19,16 +19,15 @@ from rocketbox.protocol.trace_records import (
     SubBeforeRecord,
     TracedType,
     TraceRecord,
-    decode_trace_records,
 )
 from tests.conformance.apache import EACH_VERSION, NEWEST, apache_servers, mqadmin
 from tests.conformance.java_program import JavaProgram
 from tests.support.broker.broker_process import BrokerProcess
+from tests.support.client.traced import trace_records
 
 pytestmark = [pytest.mark.apache, pytest.mark.smoke]
 
 SECONDS = 60.0
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 SEND = ProducerOptions(send_message_timeout=12.0, enable_msg_trace=True)
 CONSUME = ConsumerOptions(consume_from_where=ConsumeFromWhere.FIRST_OFFSET, enable_msg_trace=True)
 
@@ -60,16 +59,7 @@ def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 async def records(name_server: str, *msg_ids: str) -> list[TraceRecord]:
     """What the trace topic holds of these messages."""
-    found: list[TraceRecord] = []
-    async with Admin(name_server=name_server) as admin:
-        for queue in await admin.queues(TRACE_TOPIC):
-            end = await admin.max_offset(queue)
-            offset = await admin.min_offset(queue)
-            while offset < end:
-                pulled = await admin.pull(queue, offset)
-                found += [record for message in pulled.messages for record in decode_trace_records(message.body)]
-                offset = pulled.next_begin_offset
-    return [record for record in found if record.msg_id in msg_ids]
+    return [record for record in await trace_records(name_server) if record.msg_id in msg_ids]
 
 
 async def commits(message: MessageExt) -> LocalTransactionState:

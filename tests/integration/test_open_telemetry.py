@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import anyio
@@ -216,10 +215,10 @@ SETTINGS = "rocketmq: {name-server: embedded, producer: {group: desk}}\n"
 
 
 @pytest.fixture
-def set_up(spans: Spans, monkeypatch: pytest.MonkeyPatch) -> Iterator[Spans]:
+def set_up(spans: Spans, monkeypatch: pytest.MonkeyPatch) -> Spans:
     """As a process that has set its tracer provider: OpenTelemetry lets that be done once."""
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", spans.provider)
-    yield spans
+    return spans
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

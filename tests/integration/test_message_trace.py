@@ -1,0 +1,237 @@
+"""Message trace on the embedded broker: by client and service, in namespaces, with rights, in several clusters."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from rocketbox.client import (
+    ClientOptions,
+    ConsumerOptions,
+    MQClientInstance,
+    Producer,
+    ProducerOptions,
+    PushConsumer,
+    Transaction,
+)
+from rocketbox.client.trace_dispatcher import TraceCounts
+from rocketbox.errors import BrokerError, RetryLater
+from rocketbox.message import ConsumeFromWhere, LocalTransactionState, Message, MessageExt
+from rocketbox.protocol.trace_records import (
+    ConsumeCode,
+    EndTransactionRecord,
+    PubRecord,
+    RecallRecord,
+    SubAfterRecord,
+    SubBeforeRecord,
+    TracedType,
+)
+from rocketbox.testing import Harness
+from tests.support.broker.wire import embedded
+from tests.support.client.traced import trace_records
+from tests.support.framework.services import ServiceMaker
+from tests.support.waiting import PATIENCE, until
+
+pytestmark = pytest.mark.anyio
+
+SEND = ProducerOptions(enable_msg_trace=True)
+COMMIT, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.UNKNOWN
+
+
+def consume(**more: Any) -> ConsumerOptions:
+    return ConsumerOptions(enable_msg_trace=True, consume_from_where=ConsumeFromWhere.FIRST_OFFSET, **more)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_the_way_of_a_message_from_its_send_to_its_retry(tmp_path: Path, is_async: bool) -> None:
+    calls: list[MessageExt] = []
+    done = anyio.Event()
+
+    def handle(messages: list[MessageExt]) -> None:
+        calls.extend(messages)
+        if len(calls) == 1:
+            raise RetryLater(timedelta(seconds=1))
+
+    async def handle_async(messages: list[MessageExt]) -> None:
+        handle(messages)
+
+    async with embedded(tmp_path, message_delay_level="1s 1s 1s") as wire:
+        address = wire.servers.name_server_address
+        async with (
+            Producer("payers", name_server=address, options=SEND) as producer,
+            PushConsumer("billing", name_server=address, options=consume()) as consumer,
+        ):
+            result = await producer.send(Message("orders", b"one", tag="A", keys=["k"]))
+            await consumer.subscribe("orders", "*", handle_async if is_async else handle)
+            await until(lambda: len(calls) == 2, "the retry")
+            done.set()
+        assert consumer.trace == TraceCounts(waiting=0, sent=4, dropped=0, failed=0)
+        found = [record for record in await trace_records(address) if record.msg_id == result.msg_id]
+        broker = wire.broker_address
+    (pub,) = [each for each in found if isinstance(each, PubRecord)]
+    before = [each for each in found if isinstance(each, SubBeforeRecord)]
+    after = {each.request_id: each for each in found if isinstance(each, SubAfterRecord)}
+    assert (pub.group, pub.tags, pub.keys, pub.offset_msg_id) == ("payers", "A", "k", result.offset_msg_id)
+    assert pub.store_host == broker
+    told = [(each.retry_times, after[each.request_id].success, after[each.request_id].code) for each in before]
+    assert sorted(told) == [(0, False, ConsumeCode.FAILED), (1, True, ConsumeCode.SUCCESS)]
+    assert {each.group for each in (*before, *after.values())} == {"billing"}
+
+
+async def test_a_transaction_has_its_end_and_that_of_a_check(tmp_path: Path) -> None:
+    states: dict[str, LocalTransactionState] = {}
+    asked: list[str] = []
+
+    async def check(message: MessageExt) -> LocalTransactionState:
+        asked.append(message.msg_id)
+        return states.get(message.msg_id, UNKNOWN)
+
+    async def knows_later(transaction: Transaction) -> LocalTransactionState:
+        states[transaction.transaction_id] = COMMIT
+        return UNKNOWN
+
+    async with embedded(tmp_path, transaction_time_out=0, transaction_check_interval=100) as wire:
+        address = wire.servers.name_server_address
+        async with Producer("payers", name_server=address, options=SEND, transaction_checker=check) as producer:
+            async with producer.transaction(Message("orders", b"one", tag="A", keys=["k"])) as first:
+                pass
+            second = await producer.send_in_transaction(Message("orders", b"two"), knows_later)
+            await until(lambda: asked == [second.transaction_id], "the question")
+        found = await trace_records(address)
+        broker = wire.broker_address
+    assert [each.type for each in found if isinstance(each, PubRecord)] == [TracedType.HALF] * 2
+    ends = [each for each in found if isinstance(each, EndTransactionRecord)]
+    assert sorted((each.msg_id, each.from_check, each.state.name) for each in ends) == [
+        (first.transaction_id, False, "COMMIT"),
+        (second.transaction_id, False, "UNKNOWN"),
+        (second.transaction_id, True, "COMMIT"),
+    ]
+    assert {(each.topic, each.store_host, each.group) for each in ends} == {("orders", broker, "payers")}
+    (of_first,) = [each for each in ends if each.msg_id == first.transaction_id]
+    assert (of_first.tags, of_first.keys, of_first.transaction_id) == ("A", "k", first.transaction_id)
+
+
+async def until_too_late(producer: Producer, handle: str | None) -> None:
+    while True:
+        await producer.recall(handle)
+        await anyio.sleep(0.1)
+
+
+async def test_a_recall_and_one_that_comes_too_late(tmp_path: Path) -> None:
+    async with embedded(tmp_path, recall_message_enable=True) as wire:
+        address = wire.servers.name_server_address
+        async with Producer("payers", name_server=address, options=SEND) as producer:
+            sent = await producer.send(Message("orders", b"x", delay=timedelta(hours=1, milliseconds=7)))
+            soon = await producer.send(Message("orders", b"x", delay=timedelta(milliseconds=1)))
+            assert await producer.recall(sent.recall_handle) == sent.msg_id
+            with pytest.raises(BrokerError), anyio.fail_after(PATIENCE):
+                await until_too_late(producer, soon.recall_handle)
+        found = await trace_records(address)
+    assert [each.type for each in found if isinstance(each, PubRecord)] == [TracedType.DELAY] * 2
+    recalls = {(each.msg_id, each.success) for each in found if isinstance(each, RecallRecord)}
+    assert (sent.msg_id, True) in recalls
+    assert (soon.msg_id, False) in recalls
+
+
+async def test_in_a_namespace_records_have_plain_names_and_go_to_the_same_topic(tmp_path: Path) -> None:
+    got: list[MessageExt] = []
+
+    async def handle(messages: list[MessageExt]) -> None:
+        got.extend(messages)
+
+    async with embedded(tmp_path) as wire:
+        address = wire.servers.name_server_address
+        async with (
+            MQClientInstance(address, options=ClientOptions(namespace="team")) as instance,
+            Producer("payers", instance=instance, options=SEND) as producer,
+            PushConsumer("billing", instance=instance, options=consume()) as consumer,
+        ):
+            await producer.send(Message("team%orders", b"x"))
+            await consumer.subscribe("orders", "*", handle)
+            await until(lambda: len(got) == 1, "the message")
+        found = await trace_records(address)
+    groups = {each.kind: each.group for each in found}
+    assert groups == {"Pub": "payers", "SubBefore": "billing", "SubAfter": "billing"}
+    assert [each.topic for each in found if isinstance(each, PubRecord)] == ["orders"]
+
+
+async def test_a_broker_without_the_topic_is_told_of_once_and_nothing_else_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with embedded(tmp_path, auto_create_topic_enable=False) as wire:
+        await wire.broker(17, {"topic": "orders", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
+                               "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0,
+                               "order": "false"})  # fmt: skip
+        async with Producer("payers", name_server=wire.servers.name_server_address, options=SEND) as producer:
+            for _ in range(3):
+                await producer.send(Message("orders", b"x"))
+        assert producer.trace == TraceCounts(waiting=0, sent=0, dropped=0, failed=3)
+    told = [each.getMessage() for each in caplog.records if "trace of group payers" in each.getMessage()]
+    assert len(told) == 1
+    assert "RMQ_SYS_TRACE_TOPIC" in told[0]
+
+
+@pytest.mark.parametrize(("settings", "is_there"), [({}, False), ({"trace_topic_enable": True}, True)])
+async def test_the_brokers_setting_has_the_topic_from_the_start(
+    tmp_path: Path, settings: dict[str, object], is_there: bool
+) -> None:
+    async with embedded(tmp_path, **settings) as wire:
+        assert (await wire.route("RMQ_SYS_TRACE_TOPIC") is not None) is is_there
+
+
+# --- a service --------------------------------------------------------------------------------------------------------
+
+SERVICE = """
+from rocketbox import RocketBox, rocketmq_listener, send_to
+
+app = RocketBox("desk", scan=[__name__])
+
+@rocketmq_listener(topic="orders", consumer_group="desk")
+@send_to("bills", cluster="audit")
+async def bill(order: str) -> str:
+    return order
+
+@rocketmq_listener(topic="bills", consumer_group="post", cluster="audit", enable_msg_trace=True)
+def post(bill: str) -> None: ...
+"""
+SETTINGS = """
+rocketmq:
+  name-server: embedded
+  producer: {group: desk, enable-msg-trace: true}
+  consumer: {listeners: {desk: {enable-msg-trace: true, customized-trace-topic: traces}}}
+  clusters:
+    audit: {name-server: "audit:9876", producer: {group: auditors, enable-msg-trace: true}}
+"""
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_producers_and_listeners_of_each_cluster_trace_as_their_settings_say_and_hold_up_no_virtual_time(
+    service: ServiceMaker,
+) -> None:
+    app = service(SERVICE, SETTINGS).app
+    async with Harness(app) as harness:
+        begin = harness.now
+        for number in range(3):
+            await harness.send("orders", f"order {number}")
+        await harness.drain()
+        assert harness.now == begin, "no record's time has moved it"
+        assert len(harness.sent("bills", cluster="audit")) == 3
+        members = {
+            "desk": app.template.producer,
+            "auditors": app.assembly.container.get(Producer, "audit"),
+            "listener desk": app.listeners["desk"].consumer,
+            "listener post": app.listeners["audit", "post"].consumer,
+        }
+        await harness.advance("6s")
+        assert {name: member.trace for name, member in members.items()} == {
+            "desk": TraceCounts(waiting=0, sent=3, dropped=0, failed=0),
+            "auditors": TraceCounts(waiting=0, sent=3, dropped=0, failed=0),
+            "listener desk": TraceCounts(waiting=0, sent=6, dropped=0, failed=0),
+            "listener post": TraceCounts(waiting=0, sent=6, dropped=0, failed=0),
+        }
