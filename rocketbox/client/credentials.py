@@ -221,6 +221,13 @@ class KeyKeeper:
         return f"{type(provider).__qualname__}.credentials"
 
     @property
+    def current(self) -> Credentials:
+        """The keys that requests are signed with. Raises CredentialsError before there are any."""
+        if self._signer.credentials is None:
+            raise CredentialsError(f"{self.name} has given no keys yet")
+        return self._signer.credentials
+
+    @property
     def expired(self) -> bool:
         """Whether the keys that requests are signed with have come to their end."""
         return (left := self._time_left()) is not None and left <= 0

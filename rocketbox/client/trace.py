@@ -16,6 +16,7 @@ that note no region, as those of 4.9 do, are traced when they are consumed as we
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
@@ -65,11 +66,15 @@ class ProducerTrace:
         try:
             result = await call_next(context)
         except NotDurableError as error:  # it is stored all the same
-            self._sent(context, error.result, timestamp_ms, began)
+            self._note(context, error.result, timestamp_ms, began)
             raise
         if result is not None:
-            self._sent(context, result, timestamp_ms, began)
+            self._note(context, result, timestamp_ms, began)
         return result
+
+    def _note(self, context: SendContext, result: SendResult, timestamp_ms: int, began: float) -> None:
+        with suppress(RemoteProtocolError):  # a garbled answer: the message is stored all the same
+            self._sent(context, result, timestamp_ms, began)
 
     def _sent(self, context: SendContext, result: SendResult, timestamp_ms: int, began: float) -> None:
         messages = list(context.messages)

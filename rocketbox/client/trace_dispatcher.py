@@ -19,11 +19,11 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
-from weakref import WeakKeyDictionary
 
 import anyio
 
 from rocketbox.client.checks import MAX_GROUP_CHARS
+from rocketbox.client.credentials import KeyKeeper
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.options import DEFAULT_INSTANCE_NAME, AccessChannel, MemberOptions, ProducerOptions
 from rocketbox.client.sending import Sender
@@ -33,6 +33,7 @@ from rocketbox.message import Message, MessageExt
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.trace_records import CLOUD_TRACE_TOPIC_PREFIX, TraceRecord
 from rocketbox.rare_log import RareLog
+from rocketbox.remoting.acl import Credentials
 from rocketbox.remoting.connection import Connection
 from rocketbox.tasks import SupervisedTask
 
@@ -83,6 +84,16 @@ class _InnerProducer:
         """It has none."""
 
 
+class _SameKeys:
+    """Gives the trace client the keys of the traced one, where these change: nobody else is asked for them."""
+
+    def __init__(self, keys: KeyKeeper) -> None:
+        self._keys = keys
+
+    async def credentials(self) -> Credentials:
+        return self._keys.current
+
+
 class TraceClient:
     """The client by which the members of a client instance send their trace, from the first to the last of them."""
 
@@ -113,6 +124,8 @@ class TraceClient:
     async def leave(self, group: str) -> None:
         """One member less, with its group; the last one ends the client."""
         self._members -= 1
+        if not self._members:
+            _clients.pop(self._traced, None)
         if self._task is None:
             return
         if self._members:
@@ -125,10 +138,17 @@ class TraceClient:
         self._over.set()
         await task.wait()
 
+    def follow(self) -> None:
+        """Ask the name servers that the traced client asks, if it was given others."""
+        said = self._traced.said_name_servers
+        if {*said} != {*self._instance.said_name_servers}:
+            self._instance.replace_name_servers(said)
+
     async def _run(self) -> None:
         traced = self._traced
         options = replace(
             traced.options,
+            credentials=traced.options.credentials if traced.keys is None else _SameKeys(traced.keys),
             instance_name=DEFAULT_INSTANCE_NAME,  # a client of its own
             namespace=None,  # Apache's: the trace topic is the same for all namespaces that are written before names
             send_middleware=(),
@@ -139,11 +159,21 @@ class TraceClient:
             storage=traced.storage,
         )  # fmt: skip
         async with client as self._instance:
-            self._started.set()
-            await self._over.wait()
+            if traced.keys is not None:
+                traced.keys.on_renewed.append(self._look)
+            try:
+                self._started.set()
+                await self._over.wait()
+            finally:
+                if traced.keys is not None:
+                    traced.keys.on_renewed.remove(self._look)
+
+    def _look(self, keys: Credentials) -> None:
+        if self._instance.keys is not None:
+            self._instance.keys.look()
 
 
-_clients: WeakKeyDictionary[MQClientInstance, TraceClient] = WeakKeyDictionary()
+_clients: dict[MQClientInstance, TraceClient] = {}  # of the traced ones; each goes with its last member
 
 
 class TraceDispatcher:
@@ -233,6 +263,7 @@ class TraceDispatcher:
                 await client.leave(self._inner_group)
 
     async def _run(self) -> None:
+        assert self._client is not None
         sender: Sender | None = None
         flushed = -FLUSH_INTERVAL
         while self._waiting or not self._ends:
@@ -247,6 +278,7 @@ class TraceDispatcher:
                     await self._enough.wait()
             if sender is None:
                 sender = await self._sender()
+            self._client.follow()
             flushed = self._clock.monotonic()
             for topic, records, message in self._messages():
                 await self._send(sender, topic, records, message)

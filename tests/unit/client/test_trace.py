@@ -10,7 +10,15 @@ from typing import Any
 import anyio
 import pytest
 
-from rocketbox.client import AccessChannel, ClientOptions, ConsumeContext, MQClientInstance, Producer, ProducerOptions
+from rocketbox.client import (
+    AccessChannel,
+    ClientOptions,
+    ConsumeContext,
+    Credentials,
+    MQClientInstance,
+    Producer,
+    ProducerOptions,
+)
 from rocketbox.client.options import ConsumerOptions
 from rocketbox.client.outcomes import Outcomes
 from rocketbox.client.trace import ConsumerTrace
@@ -128,7 +136,52 @@ async def test_a_client_of_its_own_sends_it_and_says_goodbye_with_the_last_membe
             async with Producer("G3", instance=instance, options=options) as again:
                 await again.send(Message("T", b"x"))
                 await settle(400)
-                assert "_INNER_TRACE_PRODUCER-G3-PRODUCE-2" in {each.ext_fields["a"] for each in sends_to(cluster)}
+                assert "_INNER_TRACE_PRODUCER-G3-PRODUCE-0" in {each.ext_fields["a"] for each in sends_to(cluster)}
+
+
+async def test_it_signs_with_the_keys_of_the_traced_client_also_when_they_change() -> None:
+    class Vault:
+        asked = 0
+
+        async def credentials(self) -> Credentials:
+            self.asked += 1
+            return Credentials(access_key=f"AK{self.asked}", secret_key="a secret of the vault")
+
+    vault = Vault()
+    async with cluster_with() as cluster:
+        clock: Any = cluster.clock
+        async with producer_of(cluster, enable_msg_trace=True, client={"credentials": vault}) as producer:
+            await producer.send(Message("T", b"x"))
+            await settle(400)
+            assert producer.instance.keys is not None
+            producer.instance.keys.look()
+            await clock.advance(3)
+            assert vault.asked == 2, "nobody asks it for the client of the trace"
+            await producer.send_many([Message("T", b"x")] * 10)
+            await settle(400)
+            assert [request.ext_fields["AccessKey"] for request in sends_to(cluster)] == ["AK1", "AK2"]
+
+
+async def test_it_asks_the_name_servers_that_the_traced_client_was_given() -> None:
+    async with cluster_with() as cluster:
+        clock: Any = cluster.clock
+        async with producer_of(cluster, enable_msg_trace=True) as producer:
+            await producer.send(Message("T", b"x"))
+            await settle(400)
+            asked = len(cluster.name_server.connections)
+            assert asked == 2
+            producer.instance.replace_name_servers("elsewhere:9876")
+            await producer.send_many([Message("T", b"x")] * 10)
+            await settle(400)
+            await clock.advance(1)
+            assert await closed(cluster) == 2
+            assert producer.trace == TraceCounts(waiting=0, sent=11, dropped=0, failed=0)
+
+
+async def closed(cluster: ScriptedCluster) -> int:
+    """How many connections to the name server are no more."""
+    await settle(100)
+    return sum(connection.closed for connection in cluster.name_server.connections)
 
 
 async def test_nothing_is_made_for_a_producer_that_sends_nothing() -> None:
