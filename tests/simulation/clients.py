@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rocketbox.client import Admin, ClientOptions, ConsumerOptions, Producer, PushConsumer
+from rocketbox.client import Admin, ClientOptions, ConsumerOptions, Producer, ProducerOptions, PushConsumer
 from rocketbox.client.api.topics import put_topic
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.errors import RocketBoxError, SendManyError
@@ -38,6 +38,7 @@ QUEUES = 3  # of TOPIC on each broker, and as many of the others at most
 CALM = 5.0  # times as long as near a fault do producers wait: what no fault touches is worth less of a seed's time
 GROUPS = {"concurrent": GroupKind.CONCURRENT, "orderly": GroupKind.ORDERLY, "broadcast": GroupKind.BROADCAST}
 TOPICS = {"concurrent": frozenset({TOPIC, OTHER}), "orderly": frozenset({TOPIC}), "broadcast": frozenset({TOPIC})}
+TRACED_ONE_IN = 4  # members of groups; the producer at the first broker has message trace as well
 CONSUME_TIMEOUTS = (5.0, 900.0, 900.0)  # seconds; handlers may be slower than the first
 
 
@@ -147,7 +148,8 @@ class Clients:
         """Send in all ways until ``producing`` is over."""
         host, clock = self._machine("")
         instance = self.producers[host] = self._instance(host, clock, self._network.host(host))
-        async with instance, Producer(f"p-{broker.name}", instance=instance) as producer:
+        options = ProducerOptions(enable_msg_trace=broker is self._brokers[0])
+        async with instance, Producer(f"p-{broker.name}", instance=instance, options=options) as producer:
             ways = [self._fill(producer, broker, queue_id) for queue_id in range(QUEUES)]
             ways += [self._send_keyed(producer, f"key of {broker.name}"), self._send_others(producer, broker)]
             ways += [self._send_elsewhere(producer, broker)] if len(self._brokers) > 1 else []
@@ -254,6 +256,7 @@ class Clients:
                 consume_timeout=self._consume_timeout,
                 local_offset_dir=Path("/offsets"),
                 wait_for_servers=True,
+                enable_msg_trace=self._made % TRACED_ONE_IN == 0,
             ),
         )
         life = _Life(group, name, self._history)
