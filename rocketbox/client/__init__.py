@@ -32,6 +32,7 @@ from rocketbox.client.push_consumer import PushConsumer
 from rocketbox.client.queue_choice import QueueChoice, QueueSelector, QueueTarget
 from rocketbox.client.routes import TopicRoute
 from rocketbox.client.service_state import ServiceState
+from rocketbox.client.trace_dispatcher import TraceCounts
 from rocketbox.client.transaction_checks import CheckRoute, TransactionChecker, TransactionCheckOptions
 from rocketbox.client.transactions import LocalWork, Transaction, TransactionSendResult
 from rocketbox.protocol.admin_bodies import ClusterInfo
@@ -39,6 +40,17 @@ from rocketbox.protocol.codes import PermName
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
 from rocketbox.protocol.prepared_sends import SendRequest
 from rocketbox.protocol.registration_bodies import TopicConfig
+from rocketbox.protocol.trace_records import (
+    ConsumeCode,
+    EndTransactionRecord,
+    PubRecord,
+    RecallRecord,
+    SubAfterRecord,
+    SubBeforeRecord,
+    TracedType,
+    TraceRecord,
+    decode_trace_records,
+)
 from rocketbox.remoting.acl import Credentials
 from rocketbox.remoting.client import RpcHook
 from rocketbox.remoting.tls import TlsOptions
@@ -49,6 +61,7 @@ __all__ = [
     "CheckRoute",
     "ClientOptions",
     "ClusterInfo",
+    "ConsumeCode",
     "ConsumeContext",
     "ConsumeMiddleware",
     "ConsumeNext",
@@ -57,6 +70,7 @@ __all__ = [
     "Credentials",
     "CredentialsFile",
     "CredentialsProvider",
+    "EndTransactionRecord",
     "GroupDescription",
     "LitePullConsumerOptions",
     "LocalWork",
@@ -64,6 +78,7 @@ __all__ = [
     "PermName",
     "Producer",
     "ProducerOptions",
+    "PubRecord",
     "PullResult",
     "PulledRecords",
     "PullStatus",
@@ -71,19 +86,26 @@ __all__ = [
     "QueueChoice",
     "QueueSelector",
     "QueueTarget",
+    "RecallRecord",
     "RpcHook",
     "SendContext",
     "SendMiddleware",
     "SendNext",
     "SendRequest",
     "ServiceState",
+    "SubAfterRecord",
+    "SubBeforeRecord",
     "SubscriptionGroupConfig",
     "TlsOptions",
     "TopicConfig",
     "TopicDescription",
     "TopicRoute",
+    "TraceCounts",
+    "TraceRecord",
+    "TracedType",
     "Transaction",
     "TransactionCheckOptions",
     "TransactionChecker",
     "TransactionSendResult",
+    "decode_trace_records",
 ]
