@@ -170,7 +170,10 @@ class ListenerContainer:
         if ready and now.missing_codecs:
             codecs = ", ".join(now.missing_codecs)
             ready, reason = False, f"messages came that are compressed with {codecs}, which cannot be read"
-        return ContainerState(self.cluster, self.group, self._status, ready, reason, _progress(now))
+        progress = _progress(now)
+        if (trace := self.consumer.trace) is not None:
+            progress["trace_lost"] = trace.dropped + trace.failed
+        return ContainerState(self.cluster, self.group, self._status, ready, reason, progress)
 
     def _pause_for_invalid(self) -> None:
         limit = self.plan.options.invalid_limit

@@ -229,6 +229,7 @@ async def test_producers_and_listeners_of_each_cluster_trace_as_their_settings_s
             "listener post": app.listeners["audit", "post"].consumer,
         }
         await harness.advance("6s")
+        assert app.listeners["desk"].state().progress["trace_lost"] == 0
         assert {name: member.trace for name, member in members.items()} == {
             "desk": TraceCounts(waiting=0, sent=3, dropped=0, failed=0),
             "auditors": TraceCounts(waiting=0, sent=3, dropped=0, failed=0),
