@@ -55,7 +55,7 @@ class PlainRights:
                 return None
             return f"{_EXCEPTION}Need admin permission for request code={{code}}, but accessKey={self.name} is not"
         asked = _asked(need) or Perm.PUB | Perm.SUB
-        if need.kind is Kind.TOPIC and need.name == TRACE_TOPIC and asked == Perm.PUB:
+        if need.kind is Kind.TOPIC and need.name == TRACE_TOPIC and Perm.PUB in asked:  # also who asks for its route
             return None
         if self._owned(need) & asked:
             return None

@@ -194,6 +194,7 @@ class TraceDispatcher:
         self._client: TraceClient | None = None
         self._inner_group = ""
         self._task: SupervisedTask | None = None
+        self._sender: Sender | None = None
 
     # --- for who is traced -------------------------------------------------------------------------------------------
 
@@ -255,7 +256,7 @@ class TraceDispatcher:
             finally:
                 task.cancel()
                 await task.wait()
-                self._task = self._client = None
+                self._task = self._client = self._sender = None
                 if left := len(self._waiting) + self._on_its_way:
                     self._waiting.clear()
                     self._on_its_way = 0
@@ -264,7 +265,6 @@ class TraceDispatcher:
 
     async def _run(self) -> None:
         assert self._client is not None
-        sender: Sender | None = None
         flushed = -FLUSH_INTERVAL
         while self._waiting or not self._ends:
             if not self._waiting:
@@ -276,16 +276,15 @@ class TraceDispatcher:
                 self._enough = anyio.Event()
                 with self._clock.move_on_after(pause):
                     await self._enough.wait()
-            if sender is None:
-                sender = await self._sender()
+            if self._sender is None:  # once, also when this task had to be started again
+                self._sender = await self._make_sender(self._client)
             self._client.follow()
             flushed = self._clock.monotonic()
             for topic, records, message in self._messages():
-                await self._send(sender, topic, records, message)
+                await self._send(self._sender, topic, records, message)
 
-    async def _sender(self) -> Sender:
-        assert self._client is not None
-        instance = await self._client.instance()
+    async def _make_sender(self, client: TraceClient) -> Sender:
+        instance = await client.instance()
         options = ProducerOptions(
             send_message_timeout=SEND_TIMEOUT, max_message_size=MAX_BODY_BYTES, accept_weak_ack=True
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from datetime import timedelta
 from pathlib import Path
@@ -20,8 +21,10 @@ from rocketbox.client import (
     Transaction,
 )
 from rocketbox.client.trace_dispatcher import TraceCounts
+from rocketbox.clock import RealClock
 from rocketbox.errors import BrokerError, RetryLater
 from rocketbox.message import ConsumeFromWhere, LocalTransactionState, Message, MessageExt
+from rocketbox.protocol.codes import RequestCode as C
 from rocketbox.protocol.trace_records import (
     ConsumeCode,
     EndTransactionRecord,
@@ -31,14 +34,18 @@ from rocketbox.protocol.trace_records import (
     SubBeforeRecord,
     TracedType,
 )
+from rocketbox.remoting.acl import RequestSigner
+from rocketbox.remoting.client import RemotingClient
 from rocketbox.testing import Harness
-from tests.support.broker.wire import embedded
+from tests.support.broker.access import ADMIN, keys_of
+from tests.support.broker.wire import Wire, embedded
 from tests.support.client.traced import trace_records
 from tests.support.framework.services import ServiceMaker
 from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
 
+PRODUCER = keys_of("producer")
 SEND = ProducerOptions(enable_msg_trace=True)
 COMMIT, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.UNKNOWN
 
@@ -165,9 +172,7 @@ async def test_a_broker_without_the_topic_is_told_of_once_and_nothing_else_fails
 ) -> None:
     caplog.set_level(logging.WARNING)
     async with embedded(tmp_path, auto_create_topic_enable=False) as wire:
-        await wire.broker(17, {"topic": "orders", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
-                               "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0,
-                               "order": "false"})  # fmt: skip
+        await wire.broker(C.UPDATE_AND_CREATE_TOPIC, ORDERS)
         async with Producer("payers", name_server=wire.servers.name_server_address, options=SEND) as producer:
             for _ in range(3):
                 await producer.send(Message("orders", b"x"))
@@ -183,6 +188,83 @@ async def test_the_brokers_setting_has_the_topic_from_the_start(
 ) -> None:
     async with embedded(tmp_path, **settings) as wire:
         assert (await wire.route("RMQ_SYS_TRACE_TOPIC") is not None) is is_there
+
+
+async def test_a_broker_that_allows_no_trace_has_none(tmp_path: Path) -> None:
+    got: list[MessageExt] = []
+
+    async def handle(messages: list[MessageExt]) -> None:
+        got.extend(messages)
+
+    async with embedded(tmp_path, trace_on=False) as wire:
+        address = wire.servers.name_server_address
+        async with (
+            Producer("payers", name_server=address, options=SEND) as producer,
+            PushConsumer("billing", name_server=address, options=consume()) as consumer,
+        ):
+            await producer.send(Message("orders", b"x"))
+            await consumer.subscribe("orders", "*", handle)
+            await until(lambda: len(got) == 1, "the message")
+    assert producer.trace == consumer.trace == TraceCounts(waiting=0, sent=0, dropped=0, failed=0)
+
+
+ACL_1 = f"""
+accounts:
+- {{accessKey: {ADMIN.access_key}, secretKey: {ADMIN.secret_key}, admin: true}}
+- {{accessKey: producer, secretKey: {PRODUCER.secret_key}, topicPerms: [orders=PUB]}}
+"""
+ACL_2 = {
+    "authentication_enabled": True,
+    "authorization_enabled": True,
+    "init_authentication_user": json.dumps({"username": ADMIN.access_key, "password": ADMIN.secret_key}),
+}
+
+
+ORDERS = {
+    "topic": "orders", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "defaultTopic": "TBW102",
+    "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false",
+}  # fmt: skip
+
+
+async def set_up(wire: Wire, *topics: str) -> None:
+    """The topic of orders, and with ACL 2.0 the producer, who may send to these topics."""
+    async with RemotingClient(clock=RealClock(), hooks=[RequestSigner(ADMIN)]) as client:
+        admin = Wire(wire.servers, client)
+        assert (await admin.broker(C.UPDATE_AND_CREATE_TOPIC, ORDERS)).code == 0
+        if not topics:
+            return
+        user = {"username": "producer", "password": PRODUCER.secret_key}
+        entries = [{"resource": f"Topic:{topic}", "actions": ["Pub"], "decision": "Allow"} for topic in topics]
+        made = await admin.broker(C.AUTH_CREATE_USER, {"username": "producer"}, json.dumps(user).encode())
+        acl = json.dumps({"policies": [{"entries": entries}]}).encode()
+        given = await admin.broker(C.AUTH_CREATE_ACL, {"subject": "User:producer"}, acl)
+        assert (made.code, given.code) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "topics", "sent"),
+    [("1.0", (), 2), ("2.0", ("orders",), 0), ("2.0", ("orders", "RMQ_SYS_TRACE_TOPIC"), 2)],
+)
+async def test_who_traces_needs_the_right_to_and_is_told_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str, topics: tuple[str, ...], sent: int
+) -> None:
+    caplog.set_level(logging.WARNING)
+    (tmp_path / "acl.yml").write_text(ACL_1)
+    settings: dict[str, object] = (
+        {"acl_enable": True, "acl_file": str(tmp_path / "acl.yml")} if kind == "1.0" else dict(ACL_2)
+    )
+    async with embedded(tmp_path / "store", trace_topic_enable=True, **settings) as wire:
+        await set_up(wire, *topics)
+        options = ClientOptions(credentials=PRODUCER)
+        async with Producer(
+            "payers", name_server=wire.servers.name_server_address, options=SEND, client_options=options
+        ) as producer:
+            for _ in range(2):
+                await producer.send(Message("orders", b"x"))
+        assert producer.trace == TraceCounts(waiting=0, sent=sent, dropped=0, failed=2 - sent)
+    told = [each.getMessage() for each in caplog.records if "could not be sent" in each.getMessage()]
+    assert len(told) == (0 if sent else 1)
+    assert all("user prod... lacks" in each and "topic RMQ_SYS_TRACE_TOPIC" in each for each in told)
 
 
 # --- a service --------------------------------------------------------------------------------------------------------

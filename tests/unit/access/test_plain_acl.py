@@ -87,6 +87,7 @@ def test_the_file_that_apache_ships_is_read() -> None:
         (topic_need("%DLQ%groupC", SUB), True),
         (topic_need("RMQ_SYS_TRACE_TOPIC", PUB), True),
         (topic_need("RMQ_SYS_TRACE_TOPIC", SUB), False),
+        (topic_need("RMQ_SYS_TRACE_TOPIC", GET), True),  # its route
         (topic_need("topicB", Action.CREATE), False),
         (Need(Kind.CLUSTER, "c", (GET,)), False),
     ],
