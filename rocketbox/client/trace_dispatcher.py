@@ -31,7 +31,7 @@ from rocketbox.client.tries import Tries
 from rocketbox.errors import RocketBoxError
 from rocketbox.message import Message, MessageExt
 from rocketbox.protocol.command import RemotingCommand
-from rocketbox.protocol.trace_records import CLOUD_TRACE_TOPIC_PREFIX, TraceRecord
+from rocketbox.protocol.trace_records import CLOUD_TRACE_TOPIC_PREFIX, TraceRecord, without_separators
 from rocketbox.rare_log import RareLog
 from rocketbox.remoting.acl import Credentials
 from rocketbox.remoting.connection import Connection
@@ -345,7 +345,7 @@ class TraceDispatcher:
 
 def _words(record: TraceRecord) -> list[str]:
     """By which a record's message is to be found: the id, and of the message's keys as many as there is room for."""
-    words = dict.fromkeys((*record.msg_id.split(), *(record.keys or "").split()))
+    words = dict.fromkeys(without_separators(f"{record.msg_id} {record.keys or ''}").split())
     found, chars = [], 0
     for word in words:
         chars += len(word) + 1

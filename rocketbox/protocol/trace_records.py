@@ -35,6 +35,7 @@ __all__ = [
     "TraceRecord",
     "TracedType",
     "decode_trace_records",
+    "without_separators",
 ]
 
 CLOUD_TRACE_TOPIC_PREFIX = "rmq_sys_TRACE_DATA_"
@@ -80,9 +81,14 @@ def _join(*fields: object) -> str:
     return _FIELD.join([_text(field) for field in fields]) + _END
 
 
+def without_separators(text: str) -> str:
+    """The text with a space in the place of each 0x01 and 0x02."""
+    return text.translate(_SEPARATORS) if _FIELD in text or _END in text else text
+
+
 def _text(field: object) -> str:
     if type(field) is str:
-        return field.translate(_SEPARATORS) if _FIELD in field or _END in field else field
+        return without_separators(field)
     if field is None:
         return _NULL
     if field is True or field is False:

@@ -438,6 +438,18 @@ async def test_a_call_that_the_consumers_stop_cancels_has_no_outcome() -> None:
         assert [each.kind for message in records(cluster) for each in message] == ["SubBefore"]
 
 
+async def test_a_message_with_separators_in_its_keys_costs_no_others_their_records() -> None:
+    async def handle(messages: list[MessageExt]) -> None: ...
+
+    hostile = received(1)
+    hostile.set_property("KEYS", "a\x01b \x02c")
+    hostile.set_property("UNIQ_KEY", "ID\x01 1" + "x" * 9_000)
+    found = await call([hostile, received(2)], handle)
+    assert [each.kind for each in found] == ["SubBefore", "SubBefore", "SubAfter", "SubAfter"]
+    assert {each.msg_id for each in found} == {"ID  1" + "x" * 9_000, "ID2"}
+    assert {each.keys for each in found} == {"a b  c", None}
+
+
 async def test_messages_that_may_not_be_traced_are_not() -> None:
     async def handle(messages: list[MessageExt]) -> None: ...
 
