@@ -17,7 +17,9 @@ from rocketbox.client import (
     CredentialsFile,
     MQClientInstance,
     Producer,
+    ProducerOptions,
     PushConsumer,
+    TraceCounts,
 )
 from rocketbox.client.sending import Sender
 from rocketbox.errors import AccessDeniedError, Reject, RetryLater
@@ -101,7 +103,12 @@ async def test_listed_permissions_are_enough_for_retries_dead_letters_order_and_
                 await sending.send(Message("departures", body))
             await until(lambda: {(b"first", 0), (b"again", 0), (b"again", 1), (b"dead", 0)} <= set(seen))
             assert consumer.state().refused == ()
-        await sending.send(Message("RMQ_SYS_TRACE_TOPIC", b"a trace"))
+        async with Producer(
+            "traced", name_server=running.name_server, options=ProducerOptions(enable_msg_trace=True),
+            client_options=ClientOptions(credentials=SENDER),
+        ) as traced:  # fmt: skip
+            await traced.send(Message("departures", b"traced"))
+        assert traced.trace == TraceCounts(waiting=0, sent=1, dropped=0, failed=0)
         async with consuming(running, BOARD, "board", handle, mode=ConsumeMode.ORDERLY) as consumer:
             for number in range(5):
                 await sending.send(Message("departures", b"%d" % number, hash_key="one"))
