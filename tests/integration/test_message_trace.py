@@ -148,6 +148,26 @@ async def test_a_recall_and_one_that_comes_too_late(tmp_path: Path) -> None:
     assert (soon.msg_id, False) in recalls
 
 
+async def test_a_request_is_traced_as_a_send_and_its_reply_is_not(tmp_path: Path) -> None:
+    async def reply(messages: list[MessageExt]) -> None:
+        await consumer.reply(messages[0], b"answer")
+
+    async with embedded(tmp_path) as wire:
+        address = wire.servers.name_server_address
+        consumer = PushConsumer("quotes", name_server=address, options=consume())
+        await consumer.subscribe("quotes", "*", reply)
+        async with consumer, Producer("payers", name_server=address, options=SEND) as producer:
+            answer = await producer.request(Message("quotes", b"x"), timeout=PATIENCE)
+            assert answer.body == b"answer"
+        found = await trace_records(address)
+    assert sorted((each.kind, each.group) for each in found) == [
+        ("Pub", "payers"),
+        ("SubAfter", "quotes"),
+        ("SubBefore", "quotes"),
+    ]
+    assert len({each.msg_id for each in found}) == 1
+
+
 async def test_in_a_namespace_records_have_plain_names_and_go_to_the_same_topic(tmp_path: Path) -> None:
     got: list[MessageExt] = []
 

@@ -24,7 +24,7 @@ from rocketbox.client.outcomes import Outcomes
 from rocketbox.client.trace import ConsumerTrace
 from rocketbox.client.trace_dispatcher import MAX_BODY_BYTES, MOST_WAITING, TraceCounts
 from rocketbox.errors import BatchFailed, NotDurableError, Reject
-from rocketbox.message import Message, MessageExt, encode_properties
+from rocketbox.message import Message, MessageExt, SendResult, encode_properties
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.trace_records import (
@@ -326,6 +326,27 @@ async def test_each_message_of_a_batch_has_its_own_record() -> None:
         assert [each.msg_id for each in found] == [each.msg_id for each in results]
         assert [each.offset_msg_id for each in found] == ["OFFSET1", "OFFSET2"]
         assert [(each.body_length, each.keys) for each in found] == [(1, None), (2, "k")]
+
+
+async def test_sends_that_go_together_have_a_record_each() -> None:
+    async with cluster_with() as cluster:
+        clock: Any = cluster.clock
+        async with producer_of(cluster, enable_msg_trace=True, auto_batch=True) as producer:
+            results: list[SendResult] = []
+
+            async def send(body: bytes) -> None:
+                results.append(await producer.send(Message("T", body)))
+
+            async with anyio.create_task_group() as tasks:
+                for body in (b"1", b"22"):
+                    tasks.start_soon(send, body)
+                await settle(50)
+                await clock.advance(0.1)
+        (request,) = sends_to(cluster, "T")
+        assert request.code == RequestCode.SEND_BATCH_MESSAGE
+        found = [each for message in records(cluster) for each in message if isinstance(each, PubRecord)]
+        assert sorted(each.msg_id for each in found) == sorted(each.msg_id for each in results)
+        assert sorted(each.body_length for each in found) == [1, 2]
 
 
 # --- calls of handlers ------------------------------------------------------------------------------------------------
