@@ -50,7 +50,7 @@ class MessageSpans:
     """Two middlewares: ``ClientOptions(send_middleware=(spans.send,), consume_middleware=(spans.consume,))``.
 
     ``tracer_provider`` and ``propagator`` are OpenTelemetry's global ones, if nothing is said. ``namespace`` is that of
-    the client, for the attribute of this name. Raises ConfigurationError where OpenTelemetry is not installed.
+    the client, for the attribute of this name; ``mask`` takes secrets out of what an error says. Raises ConfigurationError where OpenTelemetry is not installed.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class MessageSpans:
         tracer_provider: TracerProvider | None = None,
         propagator: TextMapPropagator | None = None,
         namespace: str | None = None,
-        mask: Callable[[str], str] = str,
+        mask: Callable[[str], str] | None = None,
     ) -> None:
         try:
             from opentelemetry import context, propagate, trace
@@ -217,7 +217,8 @@ class MessageSpans:
 
     def _failed(self, span: Span, error: Exception) -> None:
         span.set_attribute("error.type", _name_of(error))
-        told = self._mask(f"{type(error).__name__}: {error}"[:SHOWN_CHARACTERS])
+        told = f"{type(error).__name__}: {error}"
+        told = (told if self._mask is None else self._mask(told))[:SHOWN_CHARACTERS]
         span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, told))
 
 

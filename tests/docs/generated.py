@@ -180,6 +180,7 @@ parts: Mapping[str, Callable[[], str]] = {
     "api-rocketbox": partial(api_reference, "rocketbox"),
     "api-client": partial(api_reference, "rocketbox.client"),
     "api-embedded": partial(api_reference, "rocketbox.embedded"),
+    "api-otel": partial(api_reference, "rocketbox.otel"),
 }
 
 
