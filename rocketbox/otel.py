@@ -50,7 +50,8 @@ class MessageSpans:
     """Two middlewares: ``ClientOptions(send_middleware=(spans.send,), consume_middleware=(spans.consume,))``.
 
     ``tracer_provider`` and ``propagator`` are OpenTelemetry's global ones, if nothing is said. ``namespace`` is that of
-    the client, for the attribute of this name; ``mask`` takes secrets out of what an error says. Raises ConfigurationError where OpenTelemetry is not installed.
+    the client, for the attribute of this name; ``mask`` takes secrets out of what an error says. Raises
+    ConfigurationError where OpenTelemetry is not installed.
     """
 
     def __init__(

@@ -244,6 +244,26 @@ async def test_a_topic_that_is_not_there_is_told_and_sends_go_on(caplog: pytest.
     assert "trace of group PG1: 1 records" in told.getMessage()
 
 
+async def test_trace_goes_on_when_its_broker_is_back_and_sends_never_stop() -> None:
+    async with ScriptedCluster(VirtualClock(), brokers=("a", "b")) as cluster:
+        clock: Any = cluster.clock
+        cluster.add_topic("T", brokers=["a"])
+        cluster.add_topic(TRACE, brokers=["b"])
+        broker = cluster.brokers["b"]
+        async with producer_of(cluster, enable_msg_trace=True) as producer:
+            await producer.send(Message("T", b"x"))
+            await settle(400)
+            await broker.stop()
+            await producer.send_many([Message("T", b"x")] * 10)
+            assert producer.trace is not None
+            await clock.advance(10)
+            assert producer.trace == TraceCounts(waiting=0, sent=1, dropped=0, failed=10)
+            await cluster.restart(broker)
+            await producer.send_many([Message("T", b"x")] * 10)
+            await clock.advance(10)
+            assert producer.trace == TraceCounts(waiting=0, sent=11, dropped=0, failed=10)
+
+
 async def test_a_topic_of_the_settings_and_that_topic_is_not_traced() -> None:
     async with (
         cluster_with("T", "traces") as cluster,
