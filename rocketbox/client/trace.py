@@ -196,7 +196,6 @@ class ConsumerTrace:
     def __init__(self, group: str, instance: MQClientInstance, options: ConsumerOptions) -> None:
         self._group = group
         self._instance = instance
-        self._clock = instance.clock
         self._consume_timeout = options.consume_timeout
         self._dispatcher = TraceDispatcher(TracedRole.CONSUMER, group, instance, options)
         self.start, self.stop = self._dispatcher.start, self._dispatcher.stop
@@ -214,7 +213,7 @@ class ConsumerTrace:
         ]
         if not traced:
             return await call_next(context)
-        call = _Call(self, traced, len(messages))
+        call = _Call(self._group, self._instance, self._dispatcher, traced, len(messages))
         try:
             outcomes = await call_next(context)
         except Exception as error:
@@ -235,41 +234,44 @@ class ConsumerTrace:
 
 
 class _Call:
-    """One call of a handler: its records before and after it."""
+    """One call of a handler with ``count`` messages: the records of those that are traced, before and after it."""
 
-    def __init__(self, trace: ConsumerTrace, traced: Sequence[MessageExt], count: int) -> None:
-        clock = trace._clock
-        self._trace = trace
+    def __init__(
+        self, group: str, instance: MQClientInstance, dispatcher: TraceDispatcher, traced: Sequence[MessageExt],
+        count: int,
+    ) -> None:  # fmt: skip
+        self._dispatcher = dispatcher
+        self._clock = clock = instance.clock
         self._began = clock.monotonic()
         self._count = count
         timestamp_ms = clock.time_ms()
-        self._request_id = trace._instance.unique_ids.next(timestamp_ms)
+        request_id = instance.unique_ids.next(timestamp_ms)
         self._records = []
         for message in traced:
             properties = message.properties
             record = SubBeforeRecord(
-                timestamp_ms=timestamp_ms, region_id=properties.get(Property.MSG_REGION) or DEFAULT_REGION,
-                group=trace._group, request_id=self._request_id, msg_id=message.msg_id,
-                retry_times=message.reconsume_times, keys=properties.get(Property.KEYS),
+                timestamp_ms=timestamp_ms, region_id=properties.get(Property.MSG_REGION) or DEFAULT_REGION, group=group,
+                request_id=request_id, msg_id=message.msg_id, retry_times=message.reconsume_times,
+                keys=properties.get(Property.KEYS),
             )  # fmt: skip
             self._records.append((message, record))
-            trace._dispatcher.add(record)
+            dispatcher.add(record)
 
     @property
     def seconds(self) -> float:
         """Since it began."""
-        return self._trace._clock.monotonic() - self._began
+        return self._clock.monotonic() - self._began
 
     def ended(self, failures: Failures, code: ConsumeCode) -> None:
         """``code`` is that of the messages that failed."""
         failed = {id(message) for message, _ in failures}
-        timestamp_ms, cost_ms = self._trace._clock.time_ms(), int(self.seconds * 1000 / self._count)
+        timestamp_ms, cost_ms = self._clock.time_ms(), int(self.seconds * 1000 / self._count)
         for message, before in self._records:
             is_failed = id(message) in failed
-            self._trace._dispatcher.add(
+            self._dispatcher.add(
                 SubAfterRecord(
                     timestamp_ms=timestamp_ms, region_id=before.region_id, group=before.group,
-                    request_id=self._request_id, msg_id=before.msg_id, cost_ms=cost_ms, success=not is_failed,
+                    request_id=before.request_id, msg_id=before.msg_id, cost_ms=cost_ms, success=not is_failed,
                     keys=before.keys, code=code if is_failed else ConsumeCode.SUCCESS,
                 )
             )  # fmt: skip

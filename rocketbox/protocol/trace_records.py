@@ -100,7 +100,7 @@ def _text(field: object) -> str:
 class PubRecord:
     """A message was sent. ``store_host`` is the broker's address, ``cost_ms`` what the send took with all its tries."""
 
-    kind: ClassVar = "Pub"
+    kind: ClassVar[str] = "Pub"
 
     timestamp_ms: int
     region_id: str
@@ -118,7 +118,7 @@ class PubRecord:
 
     def encode(self, *, cloud: bool = False) -> str:
         return _join(
-            "Pub", self.timestamp_ms, self.region_id, self.group, self.topic, self.msg_id, self.tags, self.keys,
+            self.kind, self.timestamp_ms, self.region_id, self.group, self.topic, self.msg_id, self.tags, self.keys,
             self.store_host, self.body_length, min(self.cost_ms, _MOST_INT), self.type, self.offset_msg_id,
             self.success,
         )  # fmt: skip
@@ -128,7 +128,7 @@ class PubRecord:
 class SubBeforeRecord:
     """A handler is being called with a message. ``request_id`` is that of the call."""
 
-    kind: ClassVar = "SubBefore"
+    kind: ClassVar[str] = "SubBefore"
 
     timestamp_ms: int
     region_id: str
@@ -140,7 +140,7 @@ class SubBeforeRecord:
 
     def encode(self, *, cloud: bool = False) -> str:
         return _join(
-            "SubBefore", self.timestamp_ms, self.region_id, self.group, self.request_id, self.msg_id, self.retry_times,
+            self.kind, self.timestamp_ms, self.region_id, self.group, self.request_id, self.msg_id, self.retry_times,
             self.keys,
         )  # fmt: skip
 
@@ -149,7 +149,7 @@ class SubBeforeRecord:
 class SubAfterRecord:
     """A handler's call has ended. ``cost_ms`` is the message's part of its time; ``region_id`` is not in the record."""
 
-    kind: ClassVar = "SubAfter"
+    kind: ClassVar[str] = "SubAfter"
 
     timestamp_ms: int
     region_id: str
@@ -162,7 +162,7 @@ class SubAfterRecord:
     code: ConsumeCode
 
     def encode(self, *, cloud: bool = False) -> str:
-        begin = ("SubAfter", self.request_id, self.msg_id, min(self.cost_ms, _MOST_INT), self.success, self.keys)
+        begin = (self.kind, self.request_id, self.msg_id, min(self.cost_ms, _MOST_INT), self.success, self.keys)
         if cloud:
             return _join(*begin, self.code, "")
         return _join(*begin, self.code, self.timestamp_ms, self.group)
@@ -172,7 +172,7 @@ class SubAfterRecord:
 class EndTransactionRecord:
     """A broker is told how a transaction has ended; ``from_check``: because it has asked."""
 
-    kind: ClassVar = "EndTransaction"
+    kind: ClassVar[str] = "EndTransaction"
 
     timestamp_ms: int
     region_id: str
@@ -188,7 +188,7 @@ class EndTransactionRecord:
 
     def encode(self, *, cloud: bool = False) -> str:
         return _join(
-            "EndTransaction", self.timestamp_ms, self.region_id, self.group, self.topic, self.msg_id, self.tags,
+            self.kind, self.timestamp_ms, self.region_id, self.group, self.topic, self.msg_id, self.tags,
             self.keys, self.store_host, TracedType.COMMIT, self.transaction_id, _STATES[self.state], self.from_check,
         )  # fmt: skip
 
@@ -197,7 +197,7 @@ class EndTransactionRecord:
 class RecallRecord:
     """A message that waited for its time was called back, or that was refused."""
 
-    kind: ClassVar = "Recall"
+    kind: ClassVar[str] = "Recall"
 
     timestamp_ms: int
     region_id: str
@@ -209,7 +209,7 @@ class RecallRecord:
 
     def encode(self, *, cloud: bool = False) -> str:
         return _join(
-            "Recall", self.timestamp_ms, self.region_id, self.group, self.topic, self.msg_id, self.success
+            self.kind, self.timestamp_ms, self.region_id, self.group, self.topic, self.msg_id, self.success
         )  # fmt: skip
 
 
