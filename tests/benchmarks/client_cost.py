@@ -27,12 +27,14 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from rocketbox.client import ConsumerOptions, Producer
+from rocketbox.client import ConsumerOptions, Producer, ProducerOptions
 from rocketbox.client.consume import ConcurrentConsumer
 from rocketbox.client.handler_threads import HandlerThreads, preparation
+from rocketbox.client.middleware import wrap_handler
 from rocketbox.client.outcomes import AnyHandler, Preparation
 from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.client.subscriptions import Subscriptions
+from rocketbox.client.trace import ConsumerTrace
 from rocketbox.clock import RealClock
 from rocketbox.listeners.arguments import HandlerBinding
 from rocketbox.listeners.binding import Beans, read_signature
@@ -257,12 +259,18 @@ async def _consumer(producer: Producer, seen: _Seen, load: Load) -> AsyncIterato
         else:
             handler = seen.count if load.in_threads else seen.count_in_loop
             prepare = preparation(handler)
-        subscriptions.put(TOPIC, "*", threads.handler(handler), SelectorType.TAG, load.batch_max_size, prepare)
+        called = threads.handler(handler)
+        trace = ConsumerTrace("cost", producer.instance, options)
+        if load.traced:
+            trace.start()
+            called, prepare = wrap_handler("cost", (trace,), called), None
+        subscriptions.put(TOPIC, "*", called, SelectorType.TAG, load.batch_max_size, prepare)
         consumer = ConcurrentConsumer(
             "cost", options, subscriptions, threads=threads, send_back=None, tasks=tasks, clock=clock
         )
         consumer.start()
         yield consumer
+        await trace.stop()
 
 
 # --- rounds ----------------------------------------------------------------------------------------------------------
@@ -275,7 +283,8 @@ Round = Callable[[int], Awaitable[float]]
 class Load:
     """``sends``: what a producer does; None: messages are consumed, by a ``def`` handler or not, one or some a call.
 
-    ``listener``: the handler is a ``def`` that takes the text of the message.
+    ``listener``: the handler is a ``def`` that takes the text of the message. ``traced``: with message trace, what its
+    own sends cost among it.
     """
 
     messages: int
@@ -283,15 +292,18 @@ class Load:
     in_threads: bool = False
     listener: bool = False
     batch_max_size: int = 1
+    traced: bool = False
 
 
 LOADS = {
     "send, 256 in flight": Load(2048, _send),
+    "send, 256 in flight, traced": Load(2048, _send, traced=True),
     "send_many": Load(2048, _send_many),
     "one-way": Load(512, _send_one_way),
     "batch of 32": Load(512, _send_batches),
     "making the Message": Load(512, _make),
     "consumed, async def handler": Load(4000),
+    "consumed, async def handler, traced": Load(960, traced=True),
     "consumed, def handler": Load(4000, in_threads=True),
     "consumed, def handler, 16 a call": Load(4000, in_threads=True, batch_max_size=16),
     "consumed, def listener": Load(4000, listener=True),
@@ -333,7 +345,12 @@ async def measure(names: list[str], rounds: int, share: float = 1.0) -> dict[str
     async with AsyncExitStack() as stack:
         producer = await stack.enter_async_context(Producer("cost", name_server="10.0.0.2:9876", network=network))
         await producer.send(_message(0))  # from here on its route is known
-        each = [(name, LOADS[name], await _round_of(LOADS[name], producer, network, stack)) for name in names]
+        tracing = Producer("traced", instance=producer.instance, options=ProducerOptions(enable_msg_trace=True))
+        await stack.enter_async_context(tracing)
+        each = []
+        for name in names:
+            by = tracing if LOADS[name].traced else producer
+            each.append((name, LOADS[name], await _round_of(LOADS[name], by, network, stack)))
         for number in track(range(rounds + 1), "measuring", console=Console(stderr=True)):
             for name, load, run in each:
                 messages = max(BATCH, round(load.messages * share) // BATCH * BATCH)
