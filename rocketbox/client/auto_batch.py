@@ -97,9 +97,9 @@ class AutoBatch:
         """
         self._sender.check_open()
         element = self._sender.element(message, self._clock.time_ms())
-        size = element.size
-        if size > self._most_bytes:
+        if not element.fits(self._most_bytes):
             return None
+        size = element.size
         if self._held and self._held + size > self._options.total_batch_max_bytes:
             await self._until_room(size, timeout)
             self._sender.check_open()

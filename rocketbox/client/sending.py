@@ -196,6 +196,7 @@ class Sender:
                 elements.append(self.element(message, born))
             except InvalidMessageError as error:
                 raise _of_batch(index, error) from error
+        most = self.options.max_message_size
         return [
             (
                 part,
@@ -203,7 +204,7 @@ class Sender:
                 if part.alone
                 else self.batch_of(elements[part.start : part.end], first, born),
             )
-            for part in parts_of([element.size for element in elements], self.options.max_message_size)
+            for part in parts_of([each.size if each.fits(most) else most + 1 for each in elements], most)
         ]
 
     def element(self, message: Message, born_ms: int) -> Element:

@@ -125,6 +125,19 @@ async def test_a_batch_that_is_too_large_for_a_request_goes_in_several_in_order(
     assert len({each.msg_id for each in results}) == 20
 
 
+async def test_a_message_whose_properties_are_too_long_for_a_batch_of_old_brokers_goes_alone() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        broker = cluster.broker
+        broker.on_send = lambda request: store(broker, request)
+        cluster.add_topic("T")
+        long = Message("T", b"2", properties={"p": "x" * 32_400})
+        async with producer_of(cluster) as producer:
+            await producer.send_batch([Message("T", b"0"), Message("T", b"1"), long, Message("T", b"3")])
+        codes = {RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_MESSAGE_V2}
+        sent = [(request.code, bodies(request)) for request in broker.requests if request.code in codes]
+    assert sent == [(320, [b"0", b"1"]), (310, [b"2"]), (320, [b"3"])]
+
+
 async def test_all_requests_of_a_batch_with_a_key_go_to_its_queue() -> None:
     async with ScriptedCluster(VirtualClock()) as cluster:
         broker = cluster.broker
