@@ -139,7 +139,8 @@ class AddressServer:
         try:
             addresses = parse_name_servers(line, in_namespace=self._in_namespace)
         except ConfigurationError as error:
-            reason = f"it answered {line[:80]!r}: {error.findings[0].what}"
+            said = "what cannot be shown" if "@" in line else repr(line[:80])  # there may be a password before it
+            reason = f"it answered {said}: {error.findings[0].what}"
             raise ConnectError(self.shown, reason) from None
         if len(addresses) > MOST_NAME_SERVERS:
             raise ConnectError(
@@ -164,7 +165,7 @@ def _fetch(url: str) -> str:
     """The first line of what stands at the URL. Raises ConnectError."""
     import urllib.error  # only who has an address server loads what speaks HTTP
     import urllib.request
-    from http.client import HTTPException
+    from http.client import HTTPException, InvalidURL
 
     shown = shown_name_server(url)
     request = urllib.request.Request(  # noqa: S310 - http and https alone are taken for an address server
@@ -181,5 +182,7 @@ def _fetch(url: str) -> str:
     except urllib.error.URLError as error:
         cause = error.reason
         raise ConnectError(shown, (cause.strerror if isinstance(cause, OSError) else None) or str(cause)) from None
+    except (InvalidURL, UnicodeError):  # whose texts show all of it
+        raise ConnectError(shown, "its URL holds a character that none may have; write it as %XX") from None
     except (OSError, HTTPException, ValueError) as error:
         raise ConnectError(shown, str(error) or type(error).__name__) from None

@@ -123,6 +123,26 @@ async def test_answers_that_are_none_are_told_in_words(status: int, answer: str,
     assert address_server.url in str(caught.value)
 
 
+@pytest.mark.parametrize("answer", ["ns-admin:hunter2@10.0.0.1:9876", "http://a:hunter2@b"])
+async def test_a_password_in_an_answer_is_not_shown(answer: str) -> None:
+    with HttpAddressServer(answer) as address_server:
+        asking = AddressServer(address_server.url, RealClock(), take=print, fail=print)
+        with pytest.raises(ConnectError, match="has a user or password before it") as caught:
+            await asking.ask()
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["/ns?token=hunter2\x7f", "/ns?token=hunter2\u00e9"])
+async def test_a_url_with_a_character_that_none_may_have_is_told_without_its_token(path: str) -> None:
+    with HttpAddressServer() as address_server:
+        asking = AddressServer(
+            address_server.url.removesuffix("/rocketmq/nsaddr") + path, RealClock(), take=print, fail=print
+        )
+        with pytest.raises(ConnectError, match="a character that none may have") as caught:
+            await asking.ask()
+    assert "hunter2" not in str(caught.value)
+
+
 async def test_an_address_server_that_is_not_there_is_told_with_its_reason() -> None:
     with HttpAddressServer() as address_server:
         url = address_server.url
