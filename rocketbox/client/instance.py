@@ -381,7 +381,9 @@ class MQClientInstance:
         return CONSUMER_REQUESTS[RequestCode(request.code)].serve(self._consumers, request, self.namespace)
 
     def _check_transaction(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
-        return serve_transaction_check(self._producers, connection, request, self.namespace)
+        return serve_transaction_check(
+            self._producers, connection, request, self.namespace, self.options.max_unpacked_bytes
+        )
 
     # --- routes ------------------------------------------------------------------------------------------------------
 

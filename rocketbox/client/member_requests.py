@@ -8,6 +8,7 @@ Source: Apache RocketMQ 5.x ``ClientRemotingProcessor``, ``MQProducerInner``, ``
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -32,6 +33,8 @@ __all__ = [
     "refusal",
     "serve_transaction_check",
 ]
+
+_log = logging.getLogger(__name__)
 
 
 class ConsumerMember(Protocol):
@@ -115,12 +118,23 @@ REFUSED_REQUESTS: Mapping[RequestCode, str] = {
 
 
 def serve_transaction_check(
-    producers: Mapping[str, ProducerMember], connection: Connection, request: RemotingCommand, namespace: Namespace
+    producers: Mapping[str, ProducerMember],
+    connection: Connection,
+    request: RemotingCommand,
+    namespace: Namespace,
+    max_body_bytes: int,
 ) -> RemotingCommand | None:
-    """Hand the question of a broker (39) to the producer of the group that the message names."""
+    """Hand the question of a broker (39) to the producer of the group that the message names.
+
+    A body is unpacked to at most ``max_body_bytes``. What cannot be read is logged: brokers ask one-way.
+    """
     try:
-        (message,) = decode_messages(request.body)
+        (message,) = decode_messages(request.body, max_body_bytes=max_body_bytes)
     except (RemoteProtocolError, ValueError) as error:
+        _log.warning(
+            "the broker at %s asks what became of transaction %s, and its message cannot be read here: %s",
+            connection.remote_address, request.ext_fields.get("msgId"), error,
+        )  # fmt: skip
         return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, f"the message cannot be read: {error}")
     unwrap_names([message], namespace)
     group = namespace.unwrap(message.properties.get(Property.PGROUP, ""))

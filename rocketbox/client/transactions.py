@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -62,6 +62,7 @@ _log = logging.getLogger(__name__)
 
 HALF = int(MessageSysFlag.TRANSACTION_PREPARED)
 CHECK_ANSWER_TIMEOUT = 3.0  # seconds; Apache's
+IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 SLOW_CHECK = 30.0  # seconds, the time in which brokers ask again: a checker that looks for longer is told of
 OFFSET_DIGITS = 16  # of an offset message id: the commit-log offset, in hex
 ADDED_BY_BROKERS = 512  # bytes, to the properties of a half message: where it is to go, its cluster, its checks
@@ -272,6 +273,11 @@ class Transactions:
             )
         topic = self._instance.namespace.unwrap(message.topic) if isinstance(message.topic, str) else ""
         self.checkers.expect(topic, message.tag)
+        immunity = message.properties.get(IMMUNITY) if isinstance(message.properties, Mapping) else None
+        if immunity is not None and not (isinstance(immunity, str) and immunity.isascii() and immunity.isdigit()):
+            raise InvalidMessageError(
+                f"the message to {message.topic!r} has {IMMUNITY} {immunity!r}; it must be a whole number of seconds"
+            )
 
     async def _greet(self, topic: str, timeout: float) -> None:
         """Tell the topic's brokers of this producer, once: a heartbeat may not have come there yet."""

@@ -21,7 +21,7 @@ from rocketbox.client import (
     TransactionCheckOptions,
 )
 from rocketbox.errors import ClientError, ClientStateError, InvalidMessageError, NotDurableError, NotStartedError
-from rocketbox.message import LocalTransactionState, Message, MessageExt, SendResult
+from rocketbox.message import Compression, LocalTransactionState, Message, MessageExt, SendResult
 from rocketbox.protocol.codes import TRANS_HALF_TOPIC
 from tests.support.broker.wire import Wire, embedded
 from tests.support.waiting import PATIENCE
@@ -292,6 +292,31 @@ async def test_a_checker_whose_thread_hangs_keeps_no_producer_from_its_end(tmp_p
             assert not ended.is_set()
     finally:
         go_on.set()
+
+
+async def test_a_question_whose_message_cannot_be_read_is_told_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Brokers ask one-way: what is answered reaches nobody, and the transaction is given up in the end."""
+    options = ClientOptions(max_unpacked_bytes=1_000)
+    async with (
+        broker(tmp_path, **QUICK) as wire,
+        payers(wire, transaction_checker=never, client_options=options) as producer,
+    ):
+        message = Message("orders", b"x" * 1_001, compression=Compression.ZLIB)
+        await producer.transaction(message).begin()
+        with anyio.fail_after(PATIENCE):
+            while "its message cannot be read here" not in caplog.text:
+                await anyio.sleep(0.02)
+        assert producer._transactions.unanswered == 0
+
+
+@pytest.mark.parametrize("seconds", ["soon", "-1", "1.5", "\u0663"])
+async def test_a_time_of_immunity_that_is_no_number_of_seconds_is_refused(tmp_path: Path, seconds: str) -> None:
+    async with broker(tmp_path) as wire, payers(wire, transaction_checker=never) as producer:
+        message = Message("orders", b"x", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": seconds})
+        with pytest.raises(InvalidMessageError, match="a whole number of seconds"):
+            await producer.transaction(message).begin()
 
 
 async def test_what_is_said_after_the_end_is_refused(tmp_path: Path) -> None:
