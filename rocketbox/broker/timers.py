@@ -32,7 +32,7 @@ from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.record_reading import WrongEntryError
 from rocketbox.broker.store.records import parse_record
 from rocketbox.broker.store.timer_file import TimerFile, TimerState
-from rocketbox.broker.timer_messages import CORRECTION_MS, TimerParking, delete_key, due_ms
+from rocketbox.broker.timer_messages import CORRECTION_MS, TimerParking, delete_key, due_ms, is_brought_forward
 from rocketbox.broker.timer_recalls import AT_ONCE, BroughtForward, Entry, Recalls
 from rocketbox.broker.timer_wheel import LATEST_MS, TimerWheel
 from rocketbox.broker.topics import TopicTable
@@ -335,6 +335,7 @@ class TimerDelivery:
         settled = 0
         try:
             records = await self._read(entries)
+            entries[:] = self._in_time_or_later(entries, records, now)
             for entry in entries:
                 if self._hand is not hand:
                     break  # it was passed over meanwhile
@@ -360,6 +361,23 @@ class TimerDelivery:
                 self._hand = []
             self._mark()
         return True
+
+    def _in_time_or_later(self, entries: list[Entry], records: dict[int, MessageExt], now: int) -> list[Entry]:
+        """The entries but for messages that were to be parked anew and are due by now, as after a long stop.
+
+        Those wait once more, for the time at which they are due: what recalls them may stand behind them here.
+        """
+        kept = []
+        for entry in entries:
+            wake, offset = entry
+            message = records.get(offset)
+            if message is not None and wake < now and delete_key(properties := message.raw_properties) is None:
+                due = due_ms(properties, message.store_timestamp_ms, now, self._precision_ms)
+                if wake < due <= now and not is_brought_forward(properties, due):
+                    self._wheel.add(due, offset)
+                    continue
+            kept.append(entry)
+        return kept
 
     async def _settle(self, ends: list[int | None]) -> int:
         """How many of those that were put wait no more: they are durable."""

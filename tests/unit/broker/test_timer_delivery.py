@@ -359,6 +359,25 @@ async def test_what_waits_long_is_parked_anew_before_retention_takes_it() -> Non
         assert run.messages()[0].properties["TIMER_ROLL_TIMES"] == "2"
 
 
+@pytest.mark.parametrize("stops", [False, True])
+async def test_what_was_recalled_never_comes_when_it_was_to_be_parked_anew_while_nothing_ran(stops: bool) -> None:
+    storage, clock = MemoryStorage(), Clock()
+    async with bench(storage, clock=clock) as run:
+        recalled = await run.after(b"recalled", 48 * HOUR_MS)  # parked anew after 36 h
+        await run.after(b"neighbour", 48 * HOUR_MS)
+        await clock.advance(1)
+        await run.recall(recalled)
+        if not stops:
+            await run.jump(50 * 3600)
+            await run.come(b"neighbour")
+            assert run.timers.recalled == 1
+    clock.wall_is_ahead = 50 * 3600
+    async with bench(storage, clock=clock) as run:
+        await run.until(lambda: run.timers.waiting == 0)
+        await run.come(b"neighbour")
+        assert (run.timers.recalled, run.timers.rolled) == (int(stops), 0)
+
+
 async def test_messages_that_were_to_be_kept_longer_are_parked_anew_at_once() -> None:
     storage, clock = MemoryStorage(), Clock()
     async with bench(storage, clock=clock) as run:
