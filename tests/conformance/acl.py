@@ -22,7 +22,18 @@ from rocketbox.protocol.command import RemotingCommand
 from tests.conformance.apache import ROOT, ApacheServers, apache_servers, home
 from tests.conformance.secured import TlsFiles
 
-__all__ = ["ADMIN", "TOPIC", "AclServers", "May", "acl_servers", "documented", "producer", "user"]
+__all__ = [
+    "ADMIN",
+    "TOPIC",
+    "AclServers",
+    "May",
+    "account",
+    "acl_servers",
+    "documented",
+    "plain_acl",
+    "producer",
+    "user",
+]
 
 TOPIC = "departures"  # of the page's table
 ADMIN = Credentials(access_key="administrator", secret_key="secret-of-the-administrator")
@@ -91,7 +102,7 @@ class AclServers:
     def __init__(self, servers: ApacheServers, plain_acl: Path | None, administrator: ClientOptions) -> None:
         self.name_server = servers.name_server
         self._administrator = administrator
-        self._broker = servers.broker
+        self.broker = servers.broker
         self._plain_acl = plain_acl
         self._accounts: dict[str, dict[str, object]] = {}
         self._known: set[str] = set()
@@ -119,12 +130,12 @@ class AclServers:
                 *([(UPDATE_ACL if known else CREATE_ACL, {"subject": subject}, acl)] if entries else []),
             ):
                 command = RemotingCommand.request(code, fields, json.dumps(body).encode())
-                await ask(instance.remoting, self._broker, command, timeout=10)
+                await ask(instance.remoting, self.broker, command, timeout=10)
 
-    async def make_topic(self) -> None:
-        """That of the page's table, with two queues."""
+    async def make_topic(self, topic: str = TOPIC) -> None:
+        """That of the page's table, or another, with two queues."""
         async with Admin(name_server=self.name_server, client_options=self._administrator) as admin:
-            await admin.create_topic(TOPIC, queues=2)
+            await admin.create_topic(topic, queues=2)
 
     async def until_known(self, user: Credentials) -> None:
         """Return when the broker takes the user's keys: those of 4.x look at their file every 5 s."""
@@ -133,7 +144,7 @@ class AclServers:
                 while True:
                     request = RemotingCommand.request(GET_RUNTIME_INFO)
                     try:
-                        await ask(instance.remoting, self._broker, request, timeout=10)
+                        await ask(instance.remoting, self.broker, request, timeout=10)
                     except AccessDeniedError as error:
                         if not error.wrong_keys:
                             return

@@ -26,7 +26,9 @@ def name_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 @pytest.fixture(scope="session", params=EACH_VERSION)
 def acl(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AclServers]:
     """Apache's servers of each version with access control; who may do what is said by the module that uses them."""
-    with acl_servers(tmp_path_factory.mktemp(request.param), request.param, traceTopicEnable="true") as servers:
+    with acl_servers(
+        tmp_path_factory.mktemp(request.param), request.param, traceTopicEnable="true", recallMessageEnable="true"
+    ) as servers:  # 4.9.7 knows nothing of recalls
         yield servers
 
 

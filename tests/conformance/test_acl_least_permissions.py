@@ -23,7 +23,7 @@ from rocketbox.client import (
 )
 from rocketbox.client.sending import Sender
 from rocketbox.errors import AccessDeniedError, Reject, RetryLater
-from rocketbox.message import ConsumeFromWhere, ConsumeMode, Message, MessageExt
+from rocketbox.message import ConsumeFromWhere, ConsumeMode, LocalTransactionState, Message, MessageExt
 from tests.conformance.acl import AclServers, May, documented, producer, user
 from tests.support.waiting import until
 
@@ -31,6 +31,7 @@ pytestmark = [pytest.mark.apache, pytest.mark.smoke, pytest.mark.anyio]
 
 
 SENDER, BOARD, MORGUE = user("sending"), user("boarding"), user("gravedigger")
+ASKER, PRICER = user("asking-for-quotes"), user("pricing-quotes")
 ROTATED = user("rotated", "the-first-one")
 LATE = {"group": user("latecomer-to-group"), "topic": user("latecomer-to-topic")}
 
@@ -45,10 +46,13 @@ async def _prepare(servers: AclServers) -> None:
     await servers.let(SENDER, documented("send to") | documented("send message traces"))
     await servers.let(BOARD, documented("listen to it in group"))
     await servers.let(MORGUE, documented("read the dead letters"))
+    await servers.let(ASKER, documented("ask for replies in"))
+    await servers.let(PRICER, documented("answer requests in"))
     await servers.let(ROTATED, documented("send to"))
     for lacking, latecomer in LATE.items():
         await servers.let(latecomer, _late(lacking, all_of_it=False))
-    await servers.make_topic()
+    for topic in ("departures", "quotes"):
+        await servers.make_topic(topic)
     await servers.until_known(SENDER)
     async with producer(servers.name_server, SENDER) as sending:
         await sending.send(Message("departures", b"let in"))
@@ -120,6 +124,57 @@ async def test_listed_permissions_are_enough_for_retries_dead_letters_order_and_
     dead: list[bytes] = []
     async with consuming(running, MORGUE, "morgue", lambda each: dead.append(each.body), topic="%DLQ%board"):
         await until(lambda: {b"dead", b"buried"} <= set(dead))
+
+
+async def test_listed_permissions_are_enough_to_ask_and_answer(running: AclServers) -> None:
+    client = ClientOptions(credentials=PRICER)
+    options = ConsumerOptions(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    async with (
+        producer(running.name_server, ASKER) as asking,
+        PushConsumer("pricing", name_server=running.name_server, client_options=client, options=options) as consumer,
+    ):
+
+        async def answer(requests: list[MessageExt]) -> None:
+            for request in requests:
+                await consumer.reply(request, b"99 for " + request.body)
+
+        await consumer.subscribe("quotes", "*", answer)
+        reply = await asking.request(Message("quotes", b"UA1"), timeout=30)
+        assert reply.body == b"99 for UA1"
+        assert consumer.state().refused == ()
+
+
+async def test_listed_permissions_are_enough_for_transactions_times_and_recalls(running: AclServers) -> None:
+    seen: list[bytes] = []
+
+    async def check(message: MessageExt) -> LocalTransactionState:
+        raise AssertionError("nothing is left open")
+
+    def trading(who: Credentials) -> Producer:
+        client = ClientOptions(credentials=who)
+        return Producer("trade", name_server=running.name_server, client_options=client, transaction_checker=check)
+
+    async with (
+        trading(SENDER) as sending,
+        trading(BOARD) as another,
+        consuming(running, BOARD, "board", lambda each: seen.append(each.body), begin=ConsumeFromWhere.LAST_OFFSET),
+    ):
+        async with sending.transaction(Message("departures", b"committed")):
+            pass
+        async with sending.transaction(Message("departures", b"rolled back")) as transaction:
+            transaction.rollback()
+        await sending.send_batch([Message("departures", b"of a batch"), Message("departures", b"of it too")])
+        await sending.send(Message("departures", b"later", delay=timedelta(seconds=1)))
+        expected = {b"committed", b"of a batch", b"of it too", b"later"}
+        if not running.has_acl_1:
+            waiting = await sending.send(Message("departures", b"never", delay=timedelta(seconds=45)))
+            with pytest.raises(AccessDeniedError):
+                await another.recall(waiting.recall_handle)
+            assert await sending.recall(waiting.recall_handle) == waiting.msg_id
+        await until(lambda: expected <= set(seen))
+        with pytest.raises(AccessDeniedError):
+            await another.transaction(Message("departures", b"never")).begin()
+    assert not {b"rolled back", b"never"} & set(seen)
 
 
 async def test_a_retry_that_is_sent_like_a_new_message_takes_no_more(running: AclServers) -> None:
