@@ -406,7 +406,7 @@ class Transactions:
         try:
             header = CheckTransactionStateRequestHeader.decode(question.request.ext_fields)
             await end_transaction(
-                self._instance.remoting, address, state, group=self._group, topic=header.topic,
+                self._instance.remoting, address, state, group=self._group, topic=message.topic,
                 queue_offset=header.tran_state_table_offset, commit_log_offset=header.commit_log_offset,
                 msg_id=message.msg_id, transaction_id=header.transaction_id, broker_name=header.bname,
                 remark=None if error is None else f"the checker raised {self._shown(error)}", from_check=True,

@@ -1,42 +1,30 @@
 """Apache's servers with access control on, and users who may do what a test says: ACL 1.0 of 4.x, ACL 2.0 of 5.x.
 
-What a user may do is said as the table in docs/how-to/users-and-keys.md does, for both; there it is read from.
+What a user may do is said as ``tests.support.broker.rights`` says it.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
-import yaml
 
 from rocketbox.client import Admin, ClientOptions, Credentials, CredentialsProvider, MQClientInstance, Producer
 from rocketbox.client.api.answers import ask
 from rocketbox.errors import AccessDeniedError
 from rocketbox.protocol.command import RemotingCommand
-from tests.conformance.apache import ROOT, ApacheServers, apache_servers, home
+from tests.conformance.apache import ApacheServers, apache_servers, home
 from tests.conformance.secured import TlsFiles
+from tests.support.broker.access import ADMIN
+from tests.support.broker.rights import May, account, plain_acl
 
-__all__ = [
-    "ADMIN",
-    "TOPIC",
-    "AclServers",
-    "May",
-    "account",
-    "acl_servers",
-    "documented",
-    "plain_acl",
-    "producer",
-    "user",
-]
+__all__ = ["ADMIN", "TOPIC", "AclServers", "acl_servers", "producer", "user"]
 
 TOPIC = "departures"  # of the page's table
-ADMIN = Credentials(access_key="administrator", secret_key="secret-of-the-administrator")
 
 GET_RUNTIME_INFO = 28
 CREATE_USER, UPDATE_USER, CREATE_ACL, UPDATE_ACL = 3001, 3002, 3006, 3007
@@ -53,22 +41,6 @@ ACL_2 = {
 }
 
 
-@dataclass(frozen=True)
-class May:
-    """What a user may: resources with their permissions, as each of the two says it."""
-
-    topics: Mapping[str, str] = field(default_factory=dict)
-    """Of ``plain_acl.yml``: PUB, SUB or both."""
-    groups: Mapping[str, str] = field(default_factory=dict)
-    policies: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of ACL 2.0: actions by ``Topic:name`` or ``Group:name``."""
-
-    def __or__(self, other: May) -> May:
-        return May(
-            {**self.topics, **other.topics}, {**self.groups, **other.groups}, {**self.policies, **other.policies}
-        )
-
-
 def user(name: str, secret: str = "") -> Credentials:
     """Access keys have more than 6 characters: ACL 1.0 reads nothing of a file with a shorter one."""
     return Credentials(access_key=name, secret_key=secret or f"secret-of-{name}")
@@ -79,29 +51,13 @@ def producer(name_server: str, credentials: Credentials | CredentialsProvider | 
     return Producer("desk", name_server=name_server, client_options=ClientOptions(credentials=credentials))
 
 
-def documented(purpose: str) -> May:
-    """What the row of the page gives whose first column begins with purpose."""
-    page = (ROOT / "docs" / "how-to" / "users-and-keys.md").read_text("utf-8")
-    table = page.partition("## What the user has to be allowed")[2].partition("\n## ")[0]
-    rows = [line.strip("|").split(" | ") for line in table.splitlines() if line.startswith(f"| {purpose}")]
-    ((_, four, five),) = rows
-    plain = re.findall(r"`(topic|group)Perms: ([^`=]+)=([A-Z|]+)`", four)
-    policies = re.findall(r"`([A-Z][\w,]*)` on `((?:Topic|Group):[^`]+)`", five)
-    assert plain, f"no permissions of 4.9 in the row of {purpose!r}"
-    assert policies, f"no permissions of 5.x in the row of {purpose!r}"
-    return May(
-        {name: permission for kind, name, permission in plain if kind == "topic"},
-        {name: permission for kind, name, permission in plain if kind == "group"},
-        {resource: tuple(actions.split(",")) for actions, resource in policies},
-    )
-
-
 class AclServers:
     """Servers with access control, whose users may be changed while they run."""
 
     def __init__(self, servers: ApacheServers, plain_acl: Path | None, administrator: ClientOptions) -> None:
         self.name_server = servers.name_server
-        self._administrator = administrator
+        self.administrator = administrator
+        """As whom, and how, users and topics are made."""
         self.broker = servers.broker
         self._plain_acl = plain_acl
         self._accounts: dict[str, dict[str, object]] = {}
@@ -124,7 +80,7 @@ class AclServers:
                    for resource, actions in may.policies.items()]  # fmt: skip
         subject = f"User:{user.access_key}"
         acl = {"subject": subject, "policies": [{"policyType": "Custom", "entries": entries}]}
-        async with MQClientInstance(self.name_server, options=self._administrator) as instance:
+        async with MQClientInstance(self.name_server, options=self.administrator) as instance:
             for code, fields, body in (
                 (UPDATE_USER if known else CREATE_USER, {"username": user.access_key}, who),
                 *([(UPDATE_ACL if known else CREATE_ACL, {"subject": subject}, acl)] if entries else []),
@@ -134,12 +90,14 @@ class AclServers:
 
     async def make_topic(self, topic: str = TOPIC) -> None:
         """That of the page's table, or another, with two queues."""
-        async with Admin(name_server=self.name_server, client_options=self._administrator) as admin:
+        async with Admin(name_server=self.name_server, client_options=self.administrator) as admin:
             await admin.create_topic(topic, queues=2)
 
     async def until_known(self, user: Credentials) -> None:
         """Return when the broker takes the user's keys: those of 4.x look at their file every 5 s."""
-        async with MQClientInstance(self.name_server, options=ClientOptions(credentials=user)) as instance:
+        async with MQClientInstance(
+            self.name_server, options=replace(self.administrator, credentials=user)
+        ) as instance:
             with anyio.fail_after(30):
                 while True:
                     request = RemotingCommand.request(GET_RUNTIME_INFO)
@@ -151,22 +109,6 @@ class AclServers:
                         await anyio.sleep(0.1)
                     else:
                         return
-
-
-def account(user: Credentials, may: May) -> dict[str, object]:
-    return {
-        "accessKey": user.access_key,
-        "secretKey": user.secret_key,
-        "defaultTopicPerm": "DENY",
-        "defaultGroupPerm": "DENY",
-        "topicPerms": [f"{name}={permission}" for name, permission in may.topics.items()],
-        "groupPerms": [f"{name}={permission}" for name, permission in may.groups.items()],
-    }
-
-
-def plain_acl(accounts: Iterable[Mapping[str, object]]) -> str:
-    admin = {"accessKey": ADMIN.access_key, "secretKey": ADMIN.secret_key, "admin": True}
-    return yaml.safe_dump({"globalWhiteRemoteAddresses": [], "accounts": [admin, *map(dict, accounts)]})
 
 
 @contextmanager

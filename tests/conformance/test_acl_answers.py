@@ -21,8 +21,9 @@ from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.acl import RequestSigner
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.signing import SigningKey
-from tests.conformance.acl import ADMIN, AclServers, May, account, plain_acl, user
+from tests.conformance.acl import ADMIN, AclServers, user
 from tests.support.broker.access import UserWires, broker_with_access
+from tests.support.broker.rights import May, account, plain_acl
 
 pytestmark = [pytest.mark.apache, pytest.mark.anyio]
 

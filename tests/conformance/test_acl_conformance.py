@@ -10,7 +10,8 @@ import pytest
 from rocketbox.client import ClientOptions, ConsumerOptions, Credentials, PushConsumer
 from rocketbox.errors import AccessDeniedError, ConfigurationError
 from rocketbox.message import ConsumeFromWhere, Message, MessageExt
-from tests.conformance.acl import TOPIC, AclServers, documented, producer, user
+from tests.conformance.acl import TOPIC, AclServers, producer, user
+from tests.support.broker.rights import documented
 from tests.support.framework.services import ServiceMaker
 
 pytestmark = [pytest.mark.apache, pytest.mark.smoke, pytest.mark.anyio]

@@ -24,7 +24,8 @@ from rocketbox.client import (
 from rocketbox.client.sending import Sender
 from rocketbox.errors import AccessDeniedError, Reject, RetryLater
 from rocketbox.message import ConsumeFromWhere, ConsumeMode, LocalTransactionState, Message, MessageExt
-from tests.conformance.acl import AclServers, May, documented, producer, user
+from tests.conformance.acl import AclServers, producer, user
+from tests.support.broker.rights import May, documented
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.apache, pytest.mark.smoke, pytest.mark.anyio]

@@ -13,9 +13,10 @@ import pytest
 import yaml
 
 from rocketbox.client import Credentials
-from tests.conformance.acl import May, acl_servers
+from tests.conformance.acl import acl_servers
 from tests.conformance.apache import NEWEST, ROOT, VERSIONS, apache_servers
 from tests.conformance.secured import TlsFiles
+from tests.support.broker.rights import May
 from tests.support.framework.flight_desk_counts import FIRST_2000, IN_THE_LAKE
 
 pytestmark = pytest.mark.apache
