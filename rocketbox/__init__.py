@@ -75,12 +75,19 @@ if TYPE_CHECKING:
         SendStatus,
     )
     from rocketbox.spark.batch import SparkBatch
-    from rocketbox.template import JsonMessageConverter, MessageConverter, PayloadError, RocketMQTemplate
+    from rocketbox.template import (
+        BlockingRocketMQTemplate,
+        JsonMessageConverter,
+        MessageConverter,
+        PayloadError,
+        RocketMQTemplate,
+    )
 
 __all__ = [
     # the application and what it gives
     "RocketBox",
     "RocketMQTemplate",
+    "BlockingRocketMQTemplate",
     "MessageConverter",
     "JsonMessageConverter",
     "HealthIndicator",
@@ -160,7 +167,7 @@ __getattr__, __dir__ = lazy_names(
         "message": "Compression ConsumeFromWhere ConsumeMode LocalTransactionState Message MessageExt MessageModel "
         "MessageQueue SelectorType SendResult SendStatus",
         "spark.batch": "SparkBatch",
-        "template": "JsonMessageConverter MessageConverter PayloadError RocketMQTemplate",
+        "template": "BlockingRocketMQTemplate JsonMessageConverter MessageConverter PayloadError RocketMQTemplate",
     },
     others="errors",
 )

@@ -15,7 +15,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -23,8 +23,9 @@ from typing import Any, Self, TypeVar
 import anyio
 import anyio.to_thread
 
+from rocketbox.calls_from_threads import threads_waiting_for_loops
 from rocketbox.errors import NotStartedError
-from rocketbox.loops import at_interpreter_end, call_soon_from_thread, outside_of_loops
+from rocketbox.loops import at_interpreter_end, call_soon_from_thread, outside_of_loops, threads_of_this_loop
 from rocketbox.waiters import Waiter, make_waiter
 
 __all__ = ["Job", "WorkerPool", "blocking_in_loop", "look_blocking", "pools_started", "run_blocking"]
@@ -164,7 +165,8 @@ class _Call(Job):
 class WorkerPool:
     """Threads for blocking functions. ``async with WorkerPool(20, "desk") as pool: await pool.run(function, ...)``.
 
-    At most ``threads`` functions run at once; others wait in line. Each runs in a copy of the caller's context.
+    At most ``threads`` functions run at once; others wait in line. Each runs in a copy of the caller's context, and may
+    call into the loop by ``anyio.from_thread.run``.
     Cancelling the awaiting task leaves a function that runs running to its end, its result is dropped; one that does
     not run yet is never begun. Leaving the block waits for the functions that already run and drops those that do not
     (NotStartedError for who awaits them); cancelling that wait leaves them to their threads, which do not keep the
@@ -187,6 +189,7 @@ class WorkerPool:
         self._wake_pending = False
         self._threads: list[threading.Thread] = []
         self._call_soon: Callable[[Callable[[], object]], object] | None = None
+        self._in_loop: Callable[[], AbstractContextManager[None]]
         self._later: Later | None = None
         self._stopping = False
         self._alive = 0
@@ -200,6 +203,7 @@ class WorkerPool:
 
     async def __aenter__(self) -> Self:
         self._call_soon = call_soon_from_thread()
+        self._in_loop = threads_of_this_loop()
         self._later = _later.get()
         self.context = outside_of_loops()
         self._listed_in = _started.get()
@@ -228,6 +232,15 @@ class WorkerPool:
     def at_work(self) -> bool:
         """Whether a function runs in a thread, or waits for one, or has ended and the loop does not know it yet."""
         return bool(self._jobs or self._finished) or len(self._idle) < len(self._threads)
+
+    @property
+    def goes_on_by_itself(self) -> bool:
+        """Whether it is at work, and not all of that waits for what its threads have called in a loop."""
+        if self._finished or (self._jobs and len(self._threads) - len(self._idle) < self._count):
+            return True
+        waiting = threads_waiting_for_loops()
+        waits = sum(thread.ident in waiting for thread in self._threads)
+        return len(self._threads) - len(self._idle) > waits
 
     @property
     def busy_threads(self) -> list[int]:
@@ -278,7 +291,7 @@ class WorkerPool:
         """Start some more. Where the system gives none, the others do the work; where there are none, it fails."""
         for _ in range(count):
             thread = threading.Thread(
-                target=self._work, name=f"{self._name}-{len(self._threads)}", daemon=True
+                target=self._live, name=f"{self._name}-{len(self._threads)}", daemon=True
             )  # daemon: a function that never returns must not keep the process alive after a stop that timed out
             try:
                 thread.start()
@@ -307,6 +320,10 @@ class WorkerPool:
         self._tell_of_finished()
 
     # --- in a thread -------------------------------------------------------------------------------------------------
+
+    def _live(self) -> None:
+        with self._in_loop():  # anyio.from_thread.run() works in functions
+            self._work()
 
     def _work(self) -> None:
         jobs, finished = self._jobs, self._finished

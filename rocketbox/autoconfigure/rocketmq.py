@@ -44,11 +44,12 @@ from rocketbox.local_servers import LocalServers
 from rocketbox.otel import MessageSpans
 from rocketbox.protocol.codes import TBW102, ResponseCode
 from rocketbox.tasks import Supervisor
-from rocketbox.template import JsonMessageConverter, MessageConverter, RocketMQTemplate
+from rocketbox.template import BlockingRocketMQTemplate, JsonMessageConverter, MessageConverter, RocketMQTemplate
 
 __all__ = [
     "AwaitedServers",
     "awaited_servers",
+    "blocking_rocketmq_template",
     "client_instance",
     "client_instances",
     "message_converter",
@@ -318,6 +319,18 @@ def rocketmq_template(
 ) -> RocketMQTemplate:
     """The cluster's template; a user's own RocketMQTemplate bean takes its place."""
     return RocketMQTemplate(producer, converter=ConverterInUse(converters), producer_of=producers.of)
+
+
+@bean(
+    on_bean(RocketMQTemplate),
+    on_missing_bean(BlockingRocketMQTemplate),
+    after=["rocketmq_template"],
+    per_cluster=True,
+    phase=Phase.TEMPLATE,
+)
+def blocking_rocketmq_template(template: RocketMQTemplate) -> BlockingRocketMQTemplate:
+    """The cluster's template for code that blocks: def handlers, views of web frameworks that run in threads."""
+    return template.blocking
 
 
 @bean(

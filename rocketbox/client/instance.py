@@ -22,6 +22,7 @@ from typing import Final, Self
 
 import anyio
 
+from rocketbox.calls_from_threads import CallsFromThreads
 from rocketbox.client.api import groups as groups_api
 from rocketbox.client.api import routes as routes_api
 from rocketbox.client.cached_bytes import CachedBytes
@@ -176,6 +177,8 @@ class MQClientInstance:
         self._forked = False
         self.waiting_requests = WaitingRequests(self.clock, self.tasks)
         """The requests of its producers that wait for their replies."""
+        self.calls = CallsFromThreads(lambda: f"the client of {', '.join(self.name_servers)}", self.clock)
+        """What threads have called in its loop: blocking templates."""
         self._stack = AsyncExitStack()
         self._started = self._start_failed = False
         self._suspected: set[str] = set()
@@ -232,6 +235,7 @@ class MQClientInstance:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.remoting)
             await stack.enter_async_context(self.tasks)
+            await stack.enter_async_context(self.calls)
             if self.keys is not None:
                 await self.keys.begin()
                 self.tasks.start("keys", self.keys.keep)
@@ -249,6 +253,7 @@ class MQClientInstance:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         try:
+            await self.calls.close()
             with anyio.CancelScope(shield=True), self.clock.move_on_after(self.options.shutdown_timeout):
                 for group in sorted(self._consumers):
                     await self._say_goodbye(consumer_group=group)

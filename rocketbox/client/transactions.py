@@ -184,6 +184,15 @@ class Transaction:
         await self._transactions.end(self, told, error)
         return told
 
+    def said_by(self, work: LocalWork, said: object) -> LocalTransactionState:
+        """What the work of ``send_in_transaction`` has returned. Raises ClientError when that is no state."""
+        if not isinstance(said, LocalTransactionState):
+            raise ClientError(
+                f"the work of transaction {self.transaction_id}, {name_of(work)}, returned {said!r}; it must return a "
+                "LocalTransactionState. The checker decides what becomes of the message"
+            )
+        return said
+
     def has_ended(self, state: LocalTransactionState, *, from_check: bool = False) -> None:
         """The broker is told now, by the end of the work or because it has asked."""
         self._state, self._from_check = state, from_check
@@ -328,18 +337,14 @@ class Transactions:
             said = work(transaction) if is_async(work) else await run_blocking(work, transaction)
             if inspect.isawaitable(said):
                 said = await said
-            if not isinstance(said, LocalTransactionState):
-                raise ClientError(
-                    f"the work of transaction {transaction.transaction_id}, {name_of(work)}, returned {said!r}; it "
-                    "must return a LocalTransactionState. The checker decides what becomes of the message"
-                )
+            state = transaction.said_by(work, said)
         except Exception as error:
             await transaction.end(LocalTransactionState.UNKNOWN, error)
             raise
         except BaseException:
             transaction.cut_off()
             raise
-        return TransactionSendResult(transaction.result, await transaction.end(said))
+        return TransactionSendResult(transaction.result, await transaction.end(state))
 
     # --- what brokers ask --------------------------------------------------------------------------------------------
 

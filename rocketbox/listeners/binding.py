@@ -54,11 +54,12 @@ from rocketbox.listeners.payload_types import (
 from rocketbox.listeners.return_types import return_type
 from rocketbox.listeners.signature import HandlerSignature, Parameter, Role
 from rocketbox.message import Message, MessageExt
-from rocketbox.template import MessageConverter, PayloadError, RocketMQTemplate
+from rocketbox.template import BlockingRocketMQTemplate, MessageConverter, PayloadError, RocketMQTemplate
 
 __all__ = ["Beans", "read_signature", "unreadable_payload"]
 
 NEEDS_A_LOOP = (RocketMQTemplate, Producer)  # coroutines only: useless in a worker thread
+NEEDS_A_THREAD = (BlockingRocketMQTemplate,)  # it waits: that would stop the loop
 
 
 @dataclass(frozen=True)
@@ -260,10 +261,17 @@ class _SignatureReader:
         return decided
 
     def check_sync(self, name: str, bean: Any) -> bool:
+        if self.is_async and isinstance(bean, type) and issubclass(bean, NEEDS_A_THREAD):
+            self.wrong(
+                f"is an async def and takes {bean.__name__} in parameter {name!r}, which would stop the event loop",
+                f"take RocketMQTemplate and await {name}.send(...); or declare the handler with def",
+            )
+            return False
         if not self.is_async and isinstance(bean, type) and issubclass(bean, NEEDS_A_LOOP):
             self.wrong(
                 f"is a plain def and takes {bean.__name__} in parameter {name!r}, which has coroutines only",
-                f"declare it with async def and await {name}.send(...); or return the payload under @send_to",
+                f"declare it with async def and await {name}.send(...); or return the payload under @send_to"
+                + (f"; or take BlockingRocketMQTemplate and call {name}.send(...)" if bean is RocketMQTemplate else ""),
             )
             return False
         return True

@@ -8,21 +8,28 @@ Source: rocketmq-spring 2.3 ``RocketMQTemplate`` (its send overloads as four ver
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TypeVar
+from functools import wraps
+from inspect import unwrap
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from rocketbox.calls_from_threads import CallsFromThreads
 from rocketbox.client import LocalWork, Producer, QueueTarget, Transaction, TransactionSendResult
 from rocketbox.errors import ConfigurationError, Finding, InvalidMessageError
 from rocketbox.message import Compression, Message, MessageExt, SendResult
+from rocketbox.template.blocking_transactions import BlockingTransaction, work_in_transaction
 from rocketbox.template.converters import JsonMessageConverter, MessageConverter
 from rocketbox.template.headers import delivery_time, keys_of, split_destination, timeout_seconds, to_properties
 from rocketbox.template.unawaited import expects_await
 
-__all__ = ["RocketMQTemplate"]
+__all__ = ["BlockingRocketMQTemplate", "RocketMQTemplate"]
 
 ReplyT = TypeVar("ReplyT")
+ResultT = TypeVar("ResultT")
+P = ParamSpec("P")
 
 
 class RocketMQTemplate:
@@ -60,6 +67,11 @@ class RocketMQTemplate:
         self.converter: MessageConverter = converter or JsonMessageConverter()
         self._producer_of = producer_of
         self._producers: dict[str, Producer] = {}
+
+    @property
+    def blocking(self) -> BlockingRocketMQTemplate:
+        """The same verbs for code that cannot await: in threads, of ``def`` handlers and of programs without a loop."""
+        return BlockingRocketMQTemplate(self)
 
     @expects_await
     async def send(
@@ -351,3 +363,87 @@ class RocketMQTemplate:
             deliver_at=None if time is None else time.deliver_at,
             compression=compression,
         )
+
+
+def _blocking(
+    function: Callable[Concatenate[RocketMQTemplate, P], Coroutine[Any, Any, ResultT]],
+) -> Callable[Concatenate[BlockingRocketMQTemplate, P], ResultT]:
+    """A verb of the template as a plain function that returns when it has been done."""
+    name = function.__name__
+
+    @wraps(unwrap(function))
+    def call(template: BlockingRocketMQTemplate, /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
+        return template._call(name, *args, **kwargs)  # type: ignore[no-any-return]  # found by its name
+
+    call.__qualname__ = f"BlockingRocketMQTemplate.{name}"
+    return call
+
+
+def _taking_the_same(
+    function: Callable[Concatenate[RocketMQTemplate, P], object],
+) -> Callable[[Callable[..., ResultT]], Callable[Concatenate[BlockingRocketMQTemplate, P], ResultT]]:
+    """Marks a function that takes what a verb of the template takes, and returns something of its own."""
+
+    def taking(own: Callable[..., ResultT]) -> Callable[Concatenate[BlockingRocketMQTemplate, P], ResultT]:
+        own.__wrapped__ = unwrap(function)  # type: ignore[attr-defined]  # what inspect.signature looks at
+        return own
+
+    return taking
+
+
+class BlockingRocketMQTemplate:
+    """The verbs of :class:`RocketMQTemplate` for code that blocks: ``template.blocking``, or injected by its type.
+
+    They take and raise the same, and return when what they do is done, in the loop in which the client runs; any number
+    of threads may call at once. Each also raises ClientStateError where an event loop runs in the calling thread, which
+    it would stop; NotStartedError before the client has started and after it was closed (nothing was sent), and
+    ForkedError in a fork of its process. A close waits up to 3 s for what is under way; what it then cuts short raises
+    ClientStateError, and may have been sent.
+    """
+
+    def __init__(self, template: RocketMQTemplate) -> None:
+        self._template = template
+
+    @property
+    def _calls(self) -> CallsFromThreads:
+        return self._template.producer.instance.calls
+
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        return self._calls.call(f"template.blocking.{name}", getattr(self._template, name), *args, **kwargs)
+
+    send = _blocking(RocketMQTemplate.send)
+    send_one_way = _blocking(RocketMQTemplate.send_one_way)
+    send_batch = _blocking(RocketMQTemplate.send_batch)
+    send_many = _blocking(RocketMQTemplate.send_many)
+    send_and_receive = _blocking(RocketMQTemplate.send_and_receive)
+    recall = _blocking(RocketMQTemplate.recall)
+
+    @_taking_the_same(RocketMQTemplate.transaction)
+    def transaction(self, *args: Any, **options: Any) -> AbstractContextManager[Transaction]:
+        """A payload that consumers get only if the block is left without an exception::
+
+            with template.blocking.transaction("orders:paid", order) as transaction:
+                ...  # the work, in this thread
+
+        As the template's, see there.
+        """
+        self._calls.check("template.blocking.transaction")
+        return BlockingTransaction(self._calls, self._template.transaction(*args, **options))
+
+    @_taking_the_same(RocketMQTemplate.send_in_transaction)
+    def send_in_transaction(
+        self, destination: str, payload: object, work: LocalWork, **options: Any
+    ) -> TransactionSendResult:
+        """Store a half message, call ``work(transaction)`` in this thread, and commit or roll back as it returns.
+
+        An ``async def`` is awaited in the client's loop. What ``work`` raises is raised, and leaves it to the
+        ``@rocketmq_transaction_listener`` to decide.
+        """
+        self._calls.check("template.blocking.send_in_transaction")
+        transaction = self._template.transaction(destination, payload, **options)
+        return work_in_transaction(self._calls, transaction, work)
+
+    @_taking_the_same(RocketMQTemplate.to_message)
+    def to_message(self, *args: Any, **options: Any) -> Message:
+        """The message that a send with these arguments sends."""
+        return self._template.to_message(*args, **options)

@@ -350,7 +350,8 @@ def _real_wait(waiting: Any, awaited: Any, seen: set[int]) -> str | None:
             return (users or told)[0]
     for frame in reversed(frames):
         if frame.f_code in IN_THREADS:
-            return "a worker thread"
+            pool = frame.f_locals["self"]
+            return "a worker thread" if pool.goes_on_by_itself else None
         if frame.f_code.co_filename.startswith(OWN):
             return None
         if _is_users(frame.f_code.co_filename):

@@ -458,7 +458,7 @@ class Observer:
             if not task.done() and (where := real_wait(task)) is not None:
                 yield RealWait(task.get_name(), where)
         for pool in self.pools:
-            if pool.at_work:
+            if pool.goes_on_by_itself:
                 frames = sys._current_frames()
                 lines = [line for each in pool.busy_threads if (line := line_of_thread(frames.get(each)))]
                 yield RealWait(f"a thread of {pool.name}", ", ".join(lines))

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 
 import anyio
+import anyio.from_thread
+import anyio.lowlevel
 import pytest
 
 from rocketbox.blocking import Job, WorkerPool, blocking_in_loop, run_blocking
@@ -50,6 +52,19 @@ async def test_functions_run_in_threads_and_their_results_come_back() -> None:
         with pytest.raises(ZeroDivisionError):
             await pool.run(divmod, 1, 0)
         assert await pool.run(divmod, 7, 2) == (3, 1)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_function_may_call_into_the_loop_by_anyio() -> None:
+    """Under asyncio, which users have: trio's own call from a thread knows trio's own threads only."""
+    async def where() -> int:
+        await anyio.lowlevel.checkpoint()
+        return threading.get_ident()
+
+    async with WorkerPool(1, "test") as pool:
+        assert await pool.run(anyio.from_thread.run, where) == threading.get_ident()
+        assert await pool.run(anyio.from_thread.run_sync, threading.get_ident) == threading.get_ident()
+        await pool.run(anyio.from_thread.check_cancelled)  # it is not
 
 
 async def test_no_more_functions_run_at_once_than_threads() -> None:

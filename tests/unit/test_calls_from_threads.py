@@ -1,0 +1,250 @@
+"""Coroutine functions that threads have called in a loop: results, errors, cancellations, the close, forks."""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import signal
+import threading
+import traceback
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+
+from rocketbox.calls_from_threads import CallsFromThreads, threads_waiting_for_loops
+from rocketbox.clock import RealClock
+from rocketbox.errors import ClientStateError, ForkedError, NotStartedError
+from rocketbox.loops import call_soon_from_thread
+from tests.support.loops import anyio_backend as anyio_backend
+from tests.support.waiting import PATIENCE
+
+pytestmark = pytest.mark.anyio
+
+airport: contextvars.ContextVar[str] = contextvars.ContextVar("airport", default="")
+
+
+def new_calls() -> CallsFromThreads:
+    return CallsFromThreads(lambda: "the client", RealClock())
+
+
+@pytest.fixture
+async def calls() -> AsyncIterator[CallsFromThreads]:
+    async with new_calls() as calls:
+        yield calls
+
+
+def in_a_thread(function: Callable[..., Any], *args: Any) -> Future[Any]:
+    """A thread that is neither anyio's nor of a pool, as a web server's."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function(*args))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+async def ended(future: Future[Any]) -> Any:
+    with anyio.fail_after(PATIENCE):
+        while not future.done():
+            await anyio.sleep(0.001)
+    return future.result()
+
+
+async def twice(number: int) -> int:
+    await anyio.lowlevel.checkpoint()
+    return 2 * number
+
+
+async def test_a_thread_gets_the_result_of_what_it_calls(calls: CallsFromThreads) -> None:
+    assert await ended(in_a_thread(calls.call, "twice", twice, 21)) == 42
+    assert not threads_waiting_for_loops()
+
+
+async def test_many_threads_get_their_own_results(calls: CallsFromThreads) -> None:
+    def many(begin: int) -> list[int]:
+        return [calls.call("twice", twice, begin + number) for number in range(200)]
+
+    futures = [in_a_thread(many, begin * 1000) for begin in range(8)]
+    for begin, future in enumerate(futures):
+        assert await ended(future) == [2 * (begin * 1000 + number) for number in range(200)]
+
+
+async def test_an_error_is_raised_in_the_thread_with_the_line_that_raised_it(calls: CallsFromThreads) -> None:
+    async def fail() -> None:
+        raise LookupError("no such flight")
+
+    with pytest.raises(LookupError, match="no such flight") as caught:
+        await ended(in_a_thread(calls.call, "fail", fail))
+    assert "fail" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+
+
+async def test_a_wish_to_exit_ends_the_call_and_not_the_loop(calls: CallsFromThreads) -> None:
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        await ended(in_a_thread(calls.call, "leave", leave))
+    assert await ended(in_a_thread(calls.call, "twice", twice, 1)) == 2
+
+
+async def test_it_runs_in_the_context_variables_of_the_thread(calls: CallsFromThreads) -> None:
+    async def where() -> str:
+        await anyio.lowlevel.checkpoint()
+        return airport.get()
+
+    def call() -> str:
+        airport.set("JFK")
+        return calls.call("where", where)
+
+    assert await ended(in_a_thread(call)) == "JFK"
+    assert await where() == ""
+
+
+async def test_where_a_loop_runs_it_is_refused_with_the_way_out(calls: CallsFromThreads) -> None:
+    with pytest.raises(
+        ClientStateError, match=r"template\.blocking\.send\(\) would block the event loop.*await template"
+    ):
+        calls.call("template.blocking.send", twice, 1)
+
+
+async def test_before_the_start_and_after_the_end_nothing_is_called() -> None:
+    calls = new_calls()
+    with pytest.raises(NotStartedError, match="the client is not started"):
+        await ended(in_a_thread(calls.call, "twice", twice, 1))
+    async with calls:
+        assert await ended(in_a_thread(calls.call, "twice", twice, 1)) == 2
+    with pytest.raises(NotStartedError, match=r"twice\(\) was not carried out"):
+        await ended(in_a_thread(calls.call, "twice", twice, 1))
+
+
+async def test_the_end_waits_for_what_has_begun_and_refuses_what_comes(calls: CallsFromThreads) -> None:
+    begun, go_on = anyio.Event(), anyio.Event()
+
+    async def slow() -> str:
+        begun.set()
+        await go_on.wait()
+        return "done"
+
+    future = in_a_thread(calls.call, "slow", slow)
+    await begun.wait()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(calls.close)
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(NotStartedError):
+            await ended(in_a_thread(calls.call, "twice", twice, 1))
+        assert not future.done()
+        go_on.set()
+    assert await ended(future) == "done"
+
+
+async def test_the_end_cuts_short_what_does_not_end(calls: CallsFromThreads, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rocketbox.calls_from_threads.PATIENCE_AT_THE_END", 0.05)
+    begun = anyio.Event()
+
+    async def stay() -> None:
+        begun.set()
+        await anyio.sleep_forever()
+
+    future = in_a_thread(calls.call, "stay", stay)
+    await begun.wait()
+    await calls.close()
+    with pytest.raises(ClientStateError, match=r"closed while stay\(\) was under way: it may have been carried out"):
+        await ended(future)
+
+
+async def test_no_thread_is_left_waiting_whenever_the_end_comes() -> None:
+    for _ in range(50):
+        calls = new_calls()
+        async with calls:
+            futures = [in_a_thread(calls.call, "twice", twice, number) for number in range(4)]
+            await anyio.lowlevel.checkpoint()
+        for number, future in enumerate(futures):
+            try:
+                assert await ended(future) == 2 * number
+            except NotStartedError:
+                continue
+    assert not threads_waiting_for_loops()
+
+
+async def test_a_cancelled_owner_leaves_no_thread_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rocketbox.calls_from_threads.PATIENCE_AT_THE_END", 0.05)
+    futures = []
+    with anyio.CancelScope() as scope:
+        async with new_calls() as calls:
+            futures = [in_a_thread(calls.call, "sleep", anyio.sleep_forever) for _ in range(3)]
+            while len(calls.under_way) < 3:
+                await anyio.sleep(0.001)
+            scope.cancel()
+            await anyio.sleep_forever()
+    for future in futures:
+        with pytest.raises(ClientStateError):
+            await ended(future)
+
+
+async def test_what_is_handed_over_is_done_and_nobody_waits(calls: CallsFromThreads) -> None:
+    done = anyio.Event()
+
+    async def do() -> None:
+        done.set()
+        raise LookupError("lost")
+
+    await ended(in_a_thread(calls.hand_over, "do", do))
+    with anyio.fail_after(PATIENCE):
+        await done.wait()
+
+
+def test_an_interrupt_ends_the_wait_and_the_call() -> None:
+    """In the main thread, where Ctrl-C arrives."""
+    cancelled = threading.Event()
+    ready: Future[tuple[CallsFromThreads, Callable[[], object]]] = Future()
+
+    async def stay() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            cancelled.set()
+
+    async def serve() -> None:
+        stop = anyio.Event()
+        async with new_calls() as calls:
+            call_soon = call_soon_from_thread()
+            ready.set_result((calls, lambda: call_soon(stop.set)))
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: anyio.run(serve), daemon=True)
+    thread.start()
+    calls, stop = ready.result(PATIENCE)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            calls.call("stay", stay)
+        assert cancelled.wait(PATIENCE)
+    finally:
+        stop()
+        thread.join(PATIENCE)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+async def test_in_a_fork_it_is_refused(calls: CallsFromThreads) -> None:
+    def fork() -> int:
+        child = os.fork()
+        if not child:
+            try:
+                calls.call("twice", twice, 1)
+            except ForkedError:
+                os._exit(7)
+            except BaseException:
+                os._exit(8)
+            os._exit(9)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    assert await ended(in_a_thread(fork)) == 7
