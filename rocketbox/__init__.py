@@ -76,10 +76,15 @@ if TYPE_CHECKING:
     )
     from rocketbox.spark.batch import SparkBatch
     from rocketbox.template import (
+        AvroCodec,
         BlockingRocketMQTemplate,
+        CodecMessageConverter,
         JsonMessageConverter,
         MessageConverter,
+        MessagePackCodec,
+        PayloadCodec,
         PayloadError,
+        ProtobufCodec,
         RocketMQTemplate,
     )
 
@@ -90,6 +95,11 @@ __all__ = [
     "BlockingRocketMQTemplate",
     "MessageConverter",
     "JsonMessageConverter",
+    "CodecMessageConverter",
+    "PayloadCodec",
+    "MessagePackCodec",
+    "AvroCodec",
+    "ProtobufCodec",
     "HealthIndicator",
     "Health",
     "HealthStatus",
@@ -167,7 +177,8 @@ __getattr__, __dir__ = lazy_names(
         "message": "Compression ConsumeFromWhere ConsumeMode LocalTransactionState Message MessageExt MessageModel "
         "MessageQueue SelectorType SendResult SendStatus",
         "spark.batch": "SparkBatch",
-        "template": "BlockingRocketMQTemplate JsonMessageConverter MessageConverter PayloadError RocketMQTemplate",
+        "template": "AvroCodec BlockingRocketMQTemplate CodecMessageConverter JsonMessageConverter MessageConverter "
+        "MessagePackCodec PayloadCodec PayloadError ProtobufCodec RocketMQTemplate",
     },
     others="errors",
 )

@@ -34,7 +34,7 @@ from rocketbox.hints import name_of, place_of
 from rocketbox.listeners import Beans
 from rocketbox.listeners.registrar import ClusterSettings
 from rocketbox.own_failures import failures_only
-from rocketbox.template import JsonMessageConverter, MessageConverter
+from rocketbox.template import CodecMessageConverter, MessageConverter
 
 __all__ = ["KindPlans", "ListenerPlanner", "clusters_by_name"]
 
@@ -163,7 +163,7 @@ class ListenerPlanner:
             return known
         found = self.container.planned.candidates(Dependency(MessageConverter))
         ours = not found or any(each.target is rocketmq.message_converter for each in found)
-        return JsonMessageConverter() if ours else None
+        return CodecMessageConverter() if ours else None
 
     def _read(self, kind: AnyKind, planning: Planning) -> list[DeclaredListener]:
         of_kind = [each for each in self.marked if any(isinstance(mark, kind.mark) for mark in each.marks)]

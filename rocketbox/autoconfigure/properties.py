@@ -109,6 +109,13 @@ class ProducerProperties(Properties):
     """``rocketmq.producer``: its ``group`` switches producer and template on."""
 
     group: Text | None = Field(default=None, description="the producer group; switches producer and template on")
+    default_destination: Text | None = Field(
+        default=None, description="topic or topic:tag of the template's sends that name no destination"
+    )
+    spring_headers: bool = Field(
+        default=False,
+        description="put id, timestamp and contentType on each message of the template, as rocketmq-spring does",
+    )
     transaction_listeners: dict[str, TransactionListenerProperties] = Field(
         default_factory=dict,
         description="options of transaction listeners by the topic that they name ('*': those that name none); they "

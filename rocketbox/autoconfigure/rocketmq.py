@@ -44,7 +44,13 @@ from rocketbox.local_servers import LocalServers
 from rocketbox.otel import MessageSpans
 from rocketbox.protocol.codes import TBW102, ResponseCode
 from rocketbox.tasks import Supervisor
-from rocketbox.template import BlockingRocketMQTemplate, JsonMessageConverter, MessageConverter, RocketMQTemplate
+from rocketbox.template import (
+    BlockingRocketMQTemplate,
+    CodecMessageConverter,
+    MessageConverter,
+    PayloadCodec,
+    RocketMQTemplate,
+)
 
 __all__ = [
     "AwaitedServers",
@@ -105,12 +111,12 @@ NAME_SERVER = on_property("rocketmq.name-server", to="an address, or to embedded
 
 
 @bean(on_missing_bean(MessageConverter), before=["client_instance"])
-def message_converter() -> MessageConverter:
-    """JSON by pydantic; a user's own MessageConverter bean takes its place.
+def message_converter(codecs: list[PayloadCodec]) -> MessageConverter:
+    """JSON by pydantic, and the formats of codecs, the user's among them; an own MessageConverter bean takes its place.
 
     Converters come first, then RocketMQ, then transactions: that order is rocketmq-spring's.
     """
-    return JsonMessageConverter()
+    return CodecMessageConverter(codecs)
 
 
 @bean(
@@ -312,13 +318,22 @@ def producer(properties: RocketMQProperties, cluster: Cluster, clients: ClientIn
 
 @bean(on_bean(Producer), on_missing_bean(RocketMQTemplate), per_cluster=True, phase=Phase.TEMPLATE)
 def rocketmq_template(
+    properties: RocketMQProperties,
+    cluster: Cluster,
     producer: Producer,
     converter: MessageConverter,  # so that it is there
     converters: ConverterLookup,
     producers: ProducerLookup,
 ) -> RocketMQTemplate:
     """The cluster's template; a user's own RocketMQTemplate bean takes its place."""
-    return RocketMQTemplate(producer, converter=ConverterInUse(converters), producer_of=producers.of)
+    own = properties.cluster(cluster.name).producer
+    return RocketMQTemplate(
+        producer,
+        converter=ConverterInUse(converters),
+        producer_of=producers.of,
+        default_destination=own.default_destination,
+        spring_headers=own.spring_headers,
+    )
 
 
 @bean(

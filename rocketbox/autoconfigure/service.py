@@ -15,6 +15,7 @@ from rocketbox.client import ClientOptions, Credentials, MQClientInstance, Produ
 from rocketbox.client.cached_bytes import CachedBytes
 from rocketbox.clock import Clock
 from rocketbox.template import MessageConverter
+from rocketbox.template.content_types import read_payload, write_payload
 
 __all__ = ["ConverterInUse", "ConverterLookup", "LentSecrets", "ProducerLookup", "Service", "of_cluster"]
 
@@ -118,6 +119,12 @@ class ConverterInUse:
 
     def from_body(self, body: bytes, type_: Any) -> Any:
         return self._now().from_body(body, type_)
+
+    def encode(self, payload: Any, content_type: str | None) -> tuple[bytes, str | None]:
+        return write_payload(self._now(), payload, content_type)
+
+    def decode(self, body: bytes, type_: Any, content_type: str | None) -> Any:
+        return read_payload(self._now(), body, type_, content_type)
 
     def check(self, type_: Any) -> None:
         self._now().check(type_)

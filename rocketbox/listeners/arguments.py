@@ -15,9 +15,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from rocketbox.listeners.payload_types import type_name
 from rocketbox.listeners.signature import HandlerSignature, Parameter, Role
-from rocketbox.message import RESERVED_PROPERTIES, Message, MessageExt
+from rocketbox.message import MessageExt
 from rocketbox.template import MessageConverter, PayloadError
+from rocketbox.template.content_types import NAMES_CONTENT_TYPE, content_type_of, read_payload
 from rocketbox.template.converters import describe_validation_error
+from rocketbox.template.forwarding import as_message
+from rocketbox.template.spring_headers import OF_THE_MESSAGE
 
 __all__ = ["HandlerBinding"]
 
@@ -115,7 +118,7 @@ def _maker(parameter: Parameter, converter: MessageConverter) -> Maker:
         case Role.MESSAGE_EXT:
             return lambda message: message
         case Role.MESSAGE:
-            return _plain_message
+            return as_message
         case Role.HEADER:
             return _header_reader(parameter)
         case _:
@@ -123,15 +126,16 @@ def _maker(parameter: Parameter, converter: MessageConverter) -> Maker:
 
 
 def _payload_reader(parameter: Parameter, converter: MessageConverter) -> Maker:
-    type_, default, read = parameter.type_, parameter.default, converter.from_body
+    type_, default = parameter.type_, parameter.default
+    read = _body_reader(converter)
     if default is not inspect.Parameter.empty:
-        return lambda message: read(message.body, type_) if message.body else default
+        return lambda message: read(message, type_) if message.body else default
     if not parameter.batch or type_ in (str, bytes):
-        return lambda message: read(message.body, type_)
+        return lambda message: read(message, type_)
 
     def read_one_of_a_batch(message: MessageExt) -> Any:
         try:
-            return read(message.body, type_)
+            return read(message, type_)
         except PayloadError as error:
             if not message.body.lstrip().startswith(b"["):
                 raise
@@ -144,9 +148,16 @@ def _payload_reader(parameter: Parameter, converter: MessageConverter) -> Maker:
     return read_one_of_a_batch
 
 
-def _plain_message(message: MessageExt) -> Message:
-    own = {name: value for name, value in message.properties.items() if name not in RESERVED_PROPERTIES}
-    return Message(message.topic, message.body, tag=message.tag, keys=message.keys, properties=own, flag=message.flag)
+def _body_reader(converter: MessageConverter) -> Callable[[MessageExt, Any], Any]:
+    """The body as a value of a type: in the format that the message names, if it names one."""
+    from_body = converter.from_body
+
+    def read(message: MessageExt, type_: Any) -> Any:
+        if NAMES_CONTENT_TYPE in message.raw_properties:
+            return read_payload(converter, message.body, type_, content_type_of(message))
+        return from_body(message.body, type_)
+
+    return read
 
 
 def _header_reader(parameter: Parameter) -> Maker:
@@ -160,8 +171,10 @@ def _header_reader(parameter: Parameter) -> Maker:
         except ValidationError:
             pass
 
+    of_message = OF_THE_MESSAGE.get(name)
+
     def read(message: MessageExt) -> Any:
-        text = message.properties.get(name)
+        text = message.properties.get(name) if of_message is None else of_message(message)
         if text is None:
             if required:
                 raise PayloadError(f"header {name!r} is missing")

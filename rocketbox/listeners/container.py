@@ -32,6 +32,8 @@ from rocketbox.marks import send_to
 from rocketbox.message import Message, MessageExt
 from rocketbox.tasks import TaskState
 from rocketbox.template import MessageConverter, RocketMQTemplate
+from rocketbox.template.content_types import write_payload
+from rocketbox.template.spring_headers import CONTENT_TYPE
 
 __all__ = ["ListenerContainer"]
 
@@ -226,7 +228,8 @@ class ListenerContainer:
             if isinstance(value, Message):
                 await replier.try_to_reply(request, value.body, value.properties)
             else:
-                await replier.try_to_reply(request, self._converter.to_body(value))
+                body, content_type = write_payload(self._converter, value, None)
+                await replier.try_to_reply(request, body, {CONTENT_TYPE: content_type} if content_type else None)
 
     def _replier(self, replies: Sequence[send_to]) -> Callable[[Invocation, list[Any]], Awaitable[None]]:
         targets = [(reply.destination, self._template_of(reply.cluster or self.cluster)) for reply in replies]

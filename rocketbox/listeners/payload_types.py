@@ -13,6 +13,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
+from rocketbox.template.codecs import is_library_type
+
 __all__ = [
     "PAYLOAD_TYPES",
     "is_payload",
@@ -47,6 +49,7 @@ def is_payload(hint: Any) -> bool:
         or issubclass(kind, BaseModel)
         or dataclasses.is_dataclass(kind)
         or typing.is_typeddict(kind)
+        or is_library_type(kind)
     )
 
 

@@ -6,17 +6,23 @@ they are refused), Apache RocketMQ 5.x ``MessageStoreConfig.messageDelayLevel``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from enum import Enum
+
+from pydantic import BaseModel
 
 from rocketbox.client.delays import exact_level
 from rocketbox.durations import parse_duration, parse_time
 from rocketbox.errors import InvalidMessageError
 from rocketbox.message import RESERVED_PROPERTIES, Property
+from rocketbox.template.spring_headers import OF_THE_MESSAGE
 
 __all__ = ["DeliveryTime", "delivery_time", "keys_of", "split_destination", "timeout_seconds", "to_properties"]
+
+NO_TEXT = (bytes, bytearray, memoryview, Mapping, Sequence, Set, BaseModel)
+"""What Python writes as text that nobody is to read."""
 
 OPTION_INSTEAD = {
     Property.KEYS: "keys=",
@@ -26,6 +32,10 @@ OPTION_INSTEAD = {
     "TIMER_DELAY_MS": "delay=",
     "TIMER_DELIVER_MS": "deliver_at=",
     Property.SHARDING_KEY: "hash_key=",
+    "rocketmq_KEYS": "keys=",
+    "rocketmq_TAGS": "tag=",
+    "rocketmq_TOPIC": "the destination",
+    "rocketmq_DELAY": "delay=",
 }
 
 
@@ -47,31 +57,49 @@ def keys_of(keys: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def to_properties(headers: Mapping[str, object]) -> dict[str, str]:
-    """Headers as message properties: text as it is, bool as Java's ``true``/``false``, an Enum by its value.
+    """Headers as message properties, which are text: a bool as Java's ``true``/``false``, an Enum by its value, times
+    as in ISO 8601, and whatever has a text of its own (numbers, UUID, Path) as that: ``Header`` reads them again.
 
-    Raises InvalidMessageError for a name that RocketMQ keeps for itself, and for None or empty text, which a property
-    cannot hold.
+    Raises InvalidMessageError for a name that RocketMQ keeps for itself, for None or empty text, which a property
+    cannot hold, and for what has no text: bytes, collections, models.
     """
     properties = {}
     for name, value in headers.items():
-        if name in RESERVED_PROPERTIES or name in OPTION_INSTEAD:
+        if not isinstance(name, str):
+            raise InvalidMessageError(f"a header's name is {name!r}, of type {type(name).__name__}; it must be text")
+        if name in RESERVED_PROPERTIES or name in OPTION_INSTEAD or name in OF_THE_MESSAGE:
             instead = OPTION_INSTEAD.get(name)
             raise InvalidMessageError(
                 f"header {name!r} is a property of RocketMQ's own" + (f"; use {instead}" if instead else "")
             )
-        text = _text(value)
+        text = _text(name, value)
         if not name or not text:
             raise InvalidMessageError(f"header {name!r} is {value!r}: a property has a name and a value; leave it out")
         properties[name] = text
     return properties
 
 
-def _text(value: object) -> str | None:
+def _text(name: str, value: object) -> str | None:
     if isinstance(value, Enum):
         value = value.value
+    if isinstance(value, str):
+        return str(value)
     if isinstance(value, bool):
         return "true" if value else "false"
-    return None if value is None else str(value)
+    if value is None:
+        return None
+    if isinstance(value, date | time):  # a datetime is a date
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        seconds = f"{abs(value).total_seconds():f}".rstrip("0").rstrip(".")
+        return f"{'-' if value < timedelta(0) else ''}PT{seconds}S"
+    if isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, NO_TEXT) or type(value).__str__ is object.__str__:
+        raise InvalidMessageError(
+            f"header {name!r} is of type {type(value).__name__}, and a header is text; write which text it is to be"
+        )
+    return str(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +127,13 @@ def delivery_time(
     if deliver_at is not None:
         return DeliveryTime(deliver_at=deliver_at)
     try:
-        time = parse_duration(delay, bare_numbers=False)
+        waits = parse_duration(delay, bare_numbers=False)
     except ValueError as error:
         raise InvalidMessageError(f"delay={delay!r}: {error}, or a timedelta") from None
-    if time < timedelta(0):
+    if waits < timedelta(0):
         raise InvalidMessageError(f"delay={delay!r} is negative; it must be a time from now on")
-    level = exact_level(time)
-    return DeliveryTime(delay_level=level) if level or not time else DeliveryTime(delay=time)
+    level = exact_level(waits)
+    return DeliveryTime(delay_level=level) if level or not waits else DeliveryTime(delay=waits)
 
 
 def timeout_seconds(timeout: timedelta | str | float | None) -> float | None:

@@ -21,8 +21,17 @@ from rocketbox.client import LocalWork, Producer, QueueTarget, Transaction, Tran
 from rocketbox.errors import ConfigurationError, Finding, InvalidMessageError
 from rocketbox.message import Compression, Message, MessageExt, SendResult
 from rocketbox.template.blocking_transactions import BlockingTransaction, work_in_transaction
-from rocketbox.template.converters import JsonMessageConverter, MessageConverter
+from rocketbox.template.content_types import (
+    CodecMessageConverter,
+    content_type_of,
+    read_payload,
+    spring_content_type,
+    write_payload,
+)
+from rocketbox.template.converters import MessageConverter
+from rocketbox.template.forwarding import as_message
 from rocketbox.template.headers import delivery_time, keys_of, split_destination, timeout_seconds, to_properties
+from rocketbox.template.spring_headers import CONTENT_TYPE, ID, TIMESTAMP
 from rocketbox.template.unawaited import expects_await
 
 __all__ = ["BlockingRocketMQTemplate", "RocketMQTemplate"]
@@ -48,7 +57,11 @@ class RocketMQTemplate:
     Times are a timedelta or text with a unit (``"30s"``, ``"1m"``); ``timeout`` also a number of seconds.
 
     A payload that is a :class:`~rocketbox.Message` is taken as it is: the destination takes the place of its topic,
-    and an option that is given that of its own.
+    and an option that is given that of its own. A :class:`~rocketbox.MessageExt`, which a handler was given, is sent
+    on as a new message with its body, tag, keys, hash key, flag and headers; a delay, and what it was retried, stays
+    behind.
+
+    The destination None is the default one (``rocketmq.producer.default-destination``).
 
     All verbs raise InvalidMessageError (nothing was sent), NoRouteError, NotDurableError (it is stored: do not send
     again), RequestTimeoutError (it may be stored), BrokerError, ConnectError; with ``cluster`` ConfigurationError too,
@@ -61,10 +74,20 @@ class RocketMQTemplate:
         *,
         converter: MessageConverter | None = None,
         producer_of: Callable[[str], Producer] | None = None,
+        default_destination: str | None = None,
+        spring_headers: bool = False,
     ) -> None:
-        """``producer_of`` finds the producer of a further cluster by its name, and raises for one that has none."""
+        """``producer_of`` finds the producer of a further cluster by its name, and raises for one that has none.
+
+        ``default_destination`` is that of sends which name None. ``spring_headers`` puts ``id``, ``timestamp`` and
+        ``contentType`` on each message, as rocketmq-spring does, for those who read them.
+        """
+        if default_destination is not None:
+            split_destination(default_destination)
+        self.default_destination = default_destination
         self.producer = producer
-        self.converter: MessageConverter = converter or JsonMessageConverter()
+        self.converter: MessageConverter = converter or CodecMessageConverter()
+        self._spring_headers = spring_headers
         self._producer_of = producer_of
         self._producers: dict[str, Producer] = {}
 
@@ -76,7 +99,7 @@ class RocketMQTemplate:
     @expects_await
     async def send(
         self,
-        destination: str,
+        destination: str | None,
         payload: object,
         *,
         keys: str | Sequence[str] | None = None,
@@ -109,7 +132,7 @@ class RocketMQTemplate:
     @expects_await
     async def send_and_receive(
         self,
-        destination: str,
+        destination: str | None,
         payload: object,
         reply_type: type[ReplyT],
         *,
@@ -136,13 +159,13 @@ class RocketMQTemplate:
         reply = await self._to(cluster).request(message, timeout=timeout_seconds(timeout), queue=queue)
         if reply_type is MessageExt:
             return reply  # type: ignore[return-value]  # it is a MessageExt, as was asked for
-        value: ReplyT = self.converter.from_body(reply.body, reply_type)
+        value: ReplyT = read_payload(self.converter, reply.body, reply_type, content_type_of(reply))
         return value
 
     @expects_await
     async def send_one_way(
         self,
-        destination: str,
+        destination: str | None,
         payload: object,
         *,
         keys: str | Sequence[str] | None = None,
@@ -174,7 +197,7 @@ class RocketMQTemplate:
     @expects_await
     async def send_batch(
         self,
-        destination: str,
+        destination: str | None,
         payloads: Iterable[object],
         *,
         keys: str | Sequence[str] | None = None,
@@ -198,7 +221,7 @@ class RocketMQTemplate:
     @expects_await
     async def send_many(
         self,
-        destination: str,
+        destination: str | None,
         payloads: Iterable[object],
         *,
         keys: str | Sequence[str] | None = None,
@@ -247,7 +270,7 @@ class RocketMQTemplate:
 
     def transaction(
         self,
-        destination: str,
+        destination: str | None,
         payload: object,
         *,
         keys: str | Sequence[str] | None = None,
@@ -277,7 +300,7 @@ class RocketMQTemplate:
     @expects_await
     async def send_in_transaction(
         self,
-        destination: str,
+        destination: str | None,
         payload: object,
         work: LocalWork,
         *,
@@ -318,7 +341,7 @@ class RocketMQTemplate:
 
     def to_message(
         self,
-        destination: str,
+        destination: str | None,
         payload: object,
         *,
         keys: str | Sequence[str] | None = None,
@@ -331,6 +354,11 @@ class RocketMQTemplate:
         compression: Compression | None = None,
     ) -> Message:
         """The message that a send with these arguments sends."""
+        if destination is None and (destination := self.default_destination) is None:
+            raise InvalidMessageError(
+                "the send names no destination, and there is no default one; name it, or set "
+                "rocketmq.producer.default-destination"
+            )
         topic, destination_tag = split_destination(destination)
         if tag is None:
             tag = destination_tag
@@ -338,7 +366,11 @@ class RocketMQTemplate:
             raise InvalidMessageError(f"destination {destination!r} and tag={tag!r} name different tags")
         properties = to_properties(headers) if headers else {}
         time = delivery_time(delay, delay_level, deliver_at)
+        if isinstance(payload, MessageExt):
+            payload = as_message(payload)
         if isinstance(payload, Message):
+            if self._spring_headers:
+                properties = self._with_spring_headers(properties, payload.body, payload.properties.get(CONTENT_TYPE))
             return replace(
                 payload,
                 topic=topic,
@@ -351,9 +383,14 @@ class RocketMQTemplate:
                 properties={**payload.properties, **properties},
                 compression=payload.compression if compression is None else compression,
             )
+        body, content_type = write_payload(self.converter, payload, properties.get(CONTENT_TYPE))
+        if content_type is not None:
+            properties[CONTENT_TYPE] = content_type
+        if self._spring_headers:
+            properties = self._with_spring_headers(properties, payload, content_type)
         return Message(
             topic,
-            self.converter.to_body(payload),
+            body,
             tag=tag,
             keys=keys_of(keys),
             properties=properties,
@@ -363,6 +400,13 @@ class RocketMQTemplate:
             deliver_at=None if time is None else time.deliver_at,
             compression=compression,
         )
+
+    def _with_spring_headers(
+        self, properties: dict[str, str], payload: object, content_type: str | None
+    ) -> dict[str, str]:
+        clock = self.producer.instance.clock
+        own = {ID: clock.uuid(), TIMESTAMP: str(clock.time_ms())}
+        return {**own, CONTENT_TYPE: spring_content_type(payload, content_type), **properties}
 
 
 def _blocking(
@@ -432,7 +476,7 @@ class BlockingRocketMQTemplate:
 
     @_taking_the_same(RocketMQTemplate.send_in_transaction)
     def send_in_transaction(
-        self, destination: str, payload: object, work: LocalWork, **options: Any
+        self, destination: str | None, payload: object, work: LocalWork, **options: Any
     ) -> TransactionSendResult:
         """Store a half message, call ``work(transaction)`` in this thread, and commit or roll back as it returns.
 

@@ -22,6 +22,8 @@ from rocketbox.message import Message
 from rocketbox.protocol.codes import MessageSysFlag
 from rocketbox.protocol.stored_message import StoredMessage
 from rocketbox.template import MessageConverter
+from rocketbox.template.content_types import write_payload
+from rocketbox.template.spring_headers import CONTENT_TYPE
 from rocketbox.testing.errors import HarnessError
 from rocketbox.testing.observer import Observer
 from rocketbox.testing.records import Batch, Sent, Unreadable
@@ -162,7 +164,9 @@ class Batches:
         if isinstance(payload, Unreadable):
             return Message(plan.topic, payload.body), int(MessageSysFlag.COMPRESSED)
         if not isinstance(payload, Message):
-            return Message(plan.topic, self._converter().to_body(payload)), 0
+            body, content_type = write_payload(self._converter(), payload, None)
+            said = {} if content_type is None else {CONTENT_TYPE: content_type}
+            return Message(plan.topic, body, properties=said), 0
         if payload.topic != plan.topic:
             raise HarnessError(
                 f"a message of topic {payload.topic} in a batch of group {plan.group}, which reads {plan.topic}"

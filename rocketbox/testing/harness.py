@@ -24,7 +24,7 @@ from rocketbox.clock import RealClock
 from rocketbox.durations import parse_duration
 from rocketbox.errors import NotStartedError
 from rocketbox.message import MessageExt, MessageQueue, SendResult
-from rocketbox.template import JsonMessageConverter, MessageConverter, RocketMQTemplate
+from rocketbox.template import CodecMessageConverter, MessageConverter, RocketMQTemplate
 from rocketbox.testing import given, reported
 from rocketbox.testing.addresses import given_name_servers
 from rocketbox.testing.batches import Batches
@@ -132,7 +132,7 @@ class Harness:
         self._ended_by_force: list[str] = []
         self._how_to_start = HOW_TO_START
         self._listened = Listened(app)
-        self._default_converter = JsonMessageConverter()
+        self._default_converter = CodecMessageConverter()
         self._changes = Changes()
         self._frozen: dict[Any, set[object]] = {}
         self._offsets_before: dict[tuple[str, str | None, MessageQueue], int] = {}  # by group and its cluster

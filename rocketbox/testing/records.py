@@ -15,6 +15,8 @@ from typing import Any, TypeVar, overload
 from rocketbox.message import Message, MessageExt, SendResult
 from rocketbox.protocol.stored_message import StoredMessage
 from rocketbox.template import MessageConverter
+from rocketbox.template.content_types import read_payload
+from rocketbox.template.spring_headers import CONTENT_TYPE
 
 __all__ = ["Batch", "Call", "DeadLetter", "LogEntry", "Outcome", "Sent", "SentMessages", "Unreadable", "shown"]
 
@@ -98,7 +100,8 @@ class Sent:
 
     def payload(self, type_: type[T]) -> T:
         """The body, as a handler with a parameter of this type would get it. Raises PayloadError."""
-        read: T = self.converter.from_body(self.body, type_)
+        said = self.message.properties.get(CONTENT_TYPE)
+        read: T = read_payload(self.converter, self.body, type_, said)
         return read
 
     def __str__(self) -> str:
@@ -233,7 +236,8 @@ class DeadLetter:
 
     def payload(self, type_: type[T]) -> T:
         """The body as this type. Raises PayloadError."""
-        read: T = self.converter.from_body(self.body, type_)
+        said = self.message.properties.get(CONTENT_TYPE)
+        read: T = read_payload(self.converter, self.body, type_, said)
         return read
 
     def __str__(self) -> str:

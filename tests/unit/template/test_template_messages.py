@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from enum import Enum
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from rocketbox.client import Producer
 from rocketbox.errors import ConfigurationError, InvalidMessageError
-from rocketbox.message import Message
+from rocketbox.message import Message, MessageExt, encode_properties
 from rocketbox.template import RocketMQTemplate
 from rocketbox.template.headers import (
     DeliveryTime,
@@ -153,3 +156,103 @@ def test_headers_that_would_be_lost_are_refused(headers: dict[str, Any], says: s
 async def test_a_template_of_one_producer_says_that_it_knows_no_further_cluster(template: RocketMQTemplate) -> None:
     with pytest.raises(ConfigurationError, match="none of cluster 'audit'"):
         await template.send("departures", b"x", cluster="audit")
+
+
+# --- messages that came, headers, the default destination ------------------------------------------------------------
+
+
+def came(properties: dict[str, str], *, born_ip: bytes = bytes(4), flag: int = 3) -> MessageExt:
+    fields = (0, 0, 0, 2, flag, 9, 0, 8, 1_700_000_000_000, born_ip, 4321, 0, bytes(4), 0, 4, 0, 4)
+    return MessageExt(fields, b"body", "departures", encode_properties(properties))
+
+
+def test_a_message_that_came_is_sent_on_with_what_belongs_to_it(template: RocketMQTemplate) -> None:
+    message = came(
+        {
+            "KEYS": "UA1545 JFK",
+            "TAGS": "UA",
+            "airport": "JFK",
+            "__SHARDINGKEY": "UA1545",
+            "UNIQ_KEY": "id",
+            "DELAY": "3",
+            "WAIT": "true",
+            "RECONSUME_TIME": "4",
+            "ORIGIN_MESSAGE_ID": "id",
+            "TTL": "3000",
+            "__transactionId__": "id",
+            "REAL_TOPIC": "departures",
+        }
+    )
+    on = Message(
+        "later", b"body", tag="UA", keys=("UA1545", "JFK"), properties={"airport": "JFK"}, hash_key="UA1545", flag=3
+    )
+    assert template.to_message("later", message) == on
+    other = template.to_message("later:AA", message, keys="k", headers={"airport": "LHR"}, hash_key="AA1")
+    assert (other.tag, other.keys, other.properties, other.hash_key) == ("AA", ("k",), {"airport": "LHR"}, "AA1")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1.5, "1.5"),
+        (Decimal("1.50"), "1.50"),
+        (datetime(2026, 11, 23, 12, tzinfo=UTC), "2026-11-23T12:00:00+00:00"),
+        (date(2026, 11, 23), "2026-11-23"),
+        (timedelta(hours=1, milliseconds=5), "PT3600.005S"),
+        (-timedelta(seconds=90), "-PT90S"),
+        (timedelta(0), "PT0S"),
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        (Path("a/b"), "a/b"),
+    ],
+)
+def test_headers_of_all_types_are_read_again_as_they_were(value: Any, text: str) -> None:
+    properties = to_properties({"x": value})
+    assert properties == {"x": text}
+    assert TypeAdapter[Any](type(value) if not isinstance(value, Path) else Path).validate_python(text) == value
+
+
+@pytest.mark.parametrize("value", [b"a", ["a"], ("a",), {"a": 1}, {1}, Departure(flight="UA1"), object()])
+def test_what_has_no_text_is_no_header(value: object) -> None:
+    with pytest.raises(InvalidMessageError, match=r"header 'x' is of type \w+, and a header is text"):
+        to_properties({"x": value})
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"), [("rocketmq_KEYS", "keys="), ("rocketmq_TAGS", "tag="), ("DELAY", "delay=")]
+)
+def test_a_header_that_rocketmq_spring_would_drop_is_refused(name: str, instead: str) -> None:
+    with pytest.raises(InvalidMessageError, match=rf"header '{name}' is a property of RocketMQ's own; use {instead}"):
+        to_properties({name: "a"})
+
+
+def test_sends_without_a_destination_go_to_the_default_one(template: RocketMQTemplate) -> None:
+    with pytest.raises(InvalidMessageError, match=r"set rocketmq\.producer\.default-destination"):
+        template.to_message(None, "a")
+    other = RocketMQTemplate(template.producer, default_destination="departures:UA")
+    assert other.to_message(None, "a") == Message("departures", b"a", tag="UA")
+    assert other.to_message("arrivals", "a") == Message("arrivals", b"a")
+    with pytest.raises(InvalidMessageError, match="is neither 'topic' nor 'topic:tag'"):
+        RocketMQTemplate(template.producer, default_destination="departures:")
+
+
+@pytest.mark.parametrize(
+    ("payload", "content_type"),
+    [
+        ("text", "text/plain;charset=UTF-8"),
+        (b"\xff", "application/octet-stream"),
+        ({"a": 1}, "application/json"),
+        (Message("departures", b"a"), "application/octet-stream"),
+        (Message("departures", b"a", properties={"contentType": "image/png"}), "image/png"),
+    ],
+)
+def test_headers_of_spring_are_put_on_where_it_is_asked_for(
+    template: RocketMQTemplate, payload: object, content_type: str
+) -> None:
+    spring = RocketMQTemplate(template.producer, spring_headers=True)
+    properties = spring.to_message("departures", payload, headers={"airport": "JFK"}).properties
+    assert set(properties) == {"id", "timestamp", "contentType", "airport"}
+    assert UUID(properties["id"])
+    assert abs(int(properties["timestamp"]) / 1000 - datetime.now(UTC).timestamp()) < 60
+    assert properties["contentType"] == content_type
+    said = spring.to_message("departures", b"a", headers={"contentType": "image/png"}).properties
+    assert said["contentType"] == "image/png"

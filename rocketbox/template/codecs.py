@@ -1,0 +1,296 @@
+"""Formats of bodies besides JSON, text and bytes: MessagePack, Avro, Protobuf, and msgspec's structs in JSON.
+
+A codec writes and reads one format; which one a message has is ``content_types``' business. The libraries are loaded
+when a codec is made or first asked for a type that needs one.
+
+Source: the formats' own: msgpack's specification, Avro 1.11 (binary encoding without a container, so that both sides
+need the schema), Protocol Buffers' wire format.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, get_args
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from rocketbox.template.converters import PayloadError, describe_validation_error
+from rocketbox.template.typed_dicts import readable_by_pydantic
+
+__all__ = ["AvroCodec", "MessagePackCodec", "PayloadCodec", "ProtobufCodec", "StructCodec", "is_library_type"]
+
+Reader = Callable[[bytes], Any]
+
+
+class PayloadCodec(ABC):
+    """One format of bodies. A bean of this kind is known to the template and to listeners by its content type."""
+
+    content_type: str
+    """As ``application/msgpack``: lower case, without parameters."""
+
+    def is_of(self, type_: Any) -> bool:
+        """Whether values of a type are in this format even where no content type says so; of most types they are not."""
+        return False
+
+    @abstractmethod
+    def write(self, payload: Any) -> bytes:
+        """The body that carries payload; PayloadError when there is none in this format."""
+
+    @abstractmethod
+    def reader(self, type_: Any) -> Reader:
+        """A function from a body to a value of ``type_``, which raises PayloadError for what is none.
+
+        Raises PayloadError, at start, for a type that can never be read.
+        """
+
+
+def is_library_type(type_: Any) -> bool:
+    """Whether it is a class of messages by Protobuf, or a struct of msgspec's: a payload that names its library."""
+    return _is_message(type_) or _is_struct(type_)
+
+
+def _is_message(type_: Any) -> bool:
+    loaded = sys.modules.get("google.protobuf.message")
+    return loaded is not None and isinstance(type_, type) and issubclass(type_, loaded.Message)
+
+
+def _is_struct(type_: Any) -> bool:
+    loaded = sys.modules.get("msgspec")
+    return loaded is not None and isinstance(type_, type) and issubclass(type_, loaded.Struct)
+
+
+def _library(name: str, extra: str, content_type: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:
+        raise PayloadError(f"{content_type} needs the package {extra}: pip install 'rocketbox[{extra}]'") from None
+
+
+class _AsData:
+    """Payloads as plain data and back, by pydantic: for formats that know numbers, text, bytes, lists and maps."""
+
+    def __init__(self) -> None:
+        self._adapters: dict[Any, TypeAdapter[Any]] = {}
+
+    def dump(self, payload: Any, content_type: str) -> Any:
+        if payload is None:
+            raise PayloadError("None is no payload: a message needs a body; send an empty dict, or do not send")
+        kind = type(payload)
+        try:
+            adapter = self._adapters.get(kind)
+            if adapter is None:
+                adapter = self._adapters[kind] = TypeAdapter[Any](kind)
+            return adapter.dump_python(payload, by_alias=True)
+        except (PydanticSchemaGenerationError, PydanticUserError, PydanticSerializationError) as error:
+            raise unwritable(payload, content_type, error) from error
+
+    def validator(self, type_: Any, content_type: str) -> Callable[[Any], Any]:
+        try:
+            validate = TypeAdapter[Any](readable_by_pydantic(type_)).validate_python
+        except (PydanticSchemaGenerationError, PydanticUserError) as error:
+            raise unreadable_type(type_, content_type, error) from error
+
+        def read(data: Any) -> Any:
+            try:
+                return validate(data)
+            except ValidationError as error:
+                raise PayloadError(f"a body is no {_name(type_)}: {describe_validation_error(error)}") from None
+
+        return read
+
+
+def unwritable(payload: object, content_type: str, error: Exception) -> PayloadError:
+    """What is wrong with a payload that a format has no words for."""
+    kind = type(payload).__qualname__
+    return PayloadError(f"a payload of type {kind} cannot be written as {content_type}: {_first_line(error)}")
+
+
+def unreadable_type(type_: Any, content_type: str, error: Exception) -> PayloadError:
+    """What is wrong with a type that no body of a format can become."""
+    return PayloadError(f"no body of {content_type} can be read as {_name(type_)}: {_first_line(error)}")
+
+
+def _unreadable(body: bytes, content_type: str, error: Exception) -> PayloadError:
+    # Without the error's text, which may repeat the body.
+    return PayloadError(f"a body of {len(body)} bytes is no {content_type}: {type(error).__name__}")
+
+
+class MessagePackCodec(PayloadCodec):
+    """MessagePack, for what JSON is for: times and the like are text in it, bytes stay bytes. Structs by msgspec."""
+
+    content_type = "application/msgpack"
+
+    def __init__(self) -> None:
+        self._data = _AsData()
+
+    def write(self, payload: Any) -> bytes:
+        if _is_struct(type(payload)):
+            body: bytes = import_module("msgspec").msgpack.encode(payload)
+            return body
+        msgpack = _library("msgpack", "msgpack", self.content_type)
+        data = self._data.dump(payload, self.content_type)
+        try:
+            packed: bytes = msgpack.packb(data, default=to_jsonable_python)
+        except (TypeError, ValueError, OverflowError, PydanticSerializationError) as error:
+            raise unwritable(payload, self.content_type, error) from error
+        return packed
+
+    def reader(self, type_: Any) -> Reader:
+        if _is_struct(type_):
+            return _struct_reader(import_module("msgspec").msgpack, type_, self.content_type)
+        validate = self._data.validator(type_, self.content_type)
+
+        def read(body: bytes) -> Any:
+            msgpack = _library("msgpack", "msgpack", self.content_type)
+            try:
+                data = msgpack.unpackb(body, strict_map_key=False)
+            except Exception as error:  # its own, ValueError, RecursionError: a body may hold anything
+                raise _unreadable(body, self.content_type, error) from None
+            return validate(data)
+
+        return read
+
+
+class StructCodec(PayloadCodec):
+    """``msgspec.Struct`` in JSON, by msgspec."""
+
+    content_type = "application/json"
+
+    def is_of(self, type_: Any) -> bool:
+        return _is_struct(type_)
+
+    def write(self, payload: Any) -> bytes:
+        try:
+            body: bytes = import_module("msgspec").json.encode(payload)
+        except (TypeError, ValueError) as error:
+            raise unwritable(payload, self.content_type, error) from error
+        return body
+
+    def reader(self, type_: Any) -> Reader:
+        return _struct_reader(import_module("msgspec").json, type_, self.content_type)
+
+
+def _struct_reader(library: Any, type_: Any, content_type: str) -> Reader:
+    try:
+        decode = library.Decoder(type_).decode
+    except TypeError as error:
+        raise unreadable_type(type_, content_type, error) from error
+
+    def read(body: bytes) -> Any:
+        try:
+            return decode(body)
+        except Exception as error:  # msgspec's own say which field; a body may hold anything
+            where = _first_line(error) if type(error).__name__ == "ValidationError" else type(error).__name__
+            raise PayloadError(f"a body of {len(body)} bytes is no {_name(type_)}: {where}") from None
+
+    return read
+
+
+class ProtobufCodec(PayloadCodec):
+    """Protobuf: payloads of classes that ``protoc`` has made, in their wire format."""
+
+    content_type = "application/x-protobuf"
+
+    def is_of(self, type_: Any) -> bool:
+        return _is_message(type_)
+
+    def write(self, payload: Any) -> bytes:
+        if not _is_message(type(payload)):
+            raise PayloadError(
+                f"a payload of type {type(payload).__qualname__} cannot be written as {self.content_type}: send a "
+                "message of a class that protoc has made"
+            )
+        try:
+            body: bytes = payload.SerializeToString()
+        except Exception as error:  # EncodeError of whichever implementation: a required field is missing
+            raise unwritable(payload, self.content_type, error) from error
+        if not body:
+            raise PayloadError(
+                f"a {type(payload).__qualname__} of defaults alone has no bytes in {self.content_type}, and a message "
+                "needs a body: set a field"
+            )
+        return body
+
+    def reader(self, type_: Any) -> Reader:
+        if not _is_message(type_):
+            fix = TypeError("take the class that protoc has made, or bytes")
+            raise unreadable_type(type_, self.content_type, fix)
+
+        def read(body: bytes) -> Any:
+            try:
+                return type_.FromString(body)
+            except Exception as error:  # DecodeError of whichever implementation
+                raise _unreadable(body, f"{self.content_type} of {_name(type_)}", error) from None
+
+        return read
+
+
+class AvroCodec(PayloadCodec):
+    """Avro, by fastavro: ``AvroCodec({Departure: schema})`` as a bean, with the schema of each type as a dict.
+
+    Bodies are in the binary encoding alone, without schema or container, as most Java services write them: who reads
+    has the schema that was written with.
+    """
+
+    content_type = "application/avro"
+
+    def __init__(self, schemas: Mapping[Any, Any]) -> None:
+        self._fastavro = _library("fastavro", "avro", self.content_type)
+        self._schemas = {type_: self._fastavro.parse_schema(schema) for type_, schema in schemas.items()}
+        self._data = _AsData()
+
+    def is_of(self, type_: Any) -> bool:
+        return _is_hashable(type_) and type_ in self._schemas
+
+    def write(self, payload: Any) -> bytes:
+        schema = self._schema(type(payload))
+        written = io.BytesIO()
+        try:
+            self._fastavro.schemaless_writer(written, schema, self._data.dump(payload, self.content_type))
+        except PayloadError:
+            raise
+        except Exception as error:  # fastavro raises what the first wrong field does: KeyError, ValueError, TypeError
+            raise unwritable(payload, self.content_type, error) from error
+        return written.getvalue()
+
+    def reader(self, type_: Any) -> Reader:
+        schema, validate = self._schema(type_), self._data.validator(type_, self.content_type)
+
+        def read(body: bytes) -> Any:
+            rest = io.BytesIO(body)
+            try:
+                data = self._fastavro.schemaless_reader(rest, schema, None)
+            except Exception as error:  # as above, and EOFError
+                raise _unreadable(body, self.content_type, error) from None
+            if rest.read(1):
+                raise PayloadError(f"a body of {len(body)} bytes is longer than its Avro schema says")
+            return validate(data)
+
+        return read
+
+    def _schema(self, type_: Any) -> Any:
+        if not self.is_of(type_):
+            raise PayloadError(f"there is no Avro schema of {_name(type_)}: AvroCodec({{{_name(type_)}: schema}})")
+        return self._schemas[type_]
+
+
+def _is_hashable(type_: Any) -> bool:
+    try:
+        hash(type_)
+    except TypeError:
+        return False
+    return True
+
+
+def _name(type_: Any) -> str:
+    return type_.__qualname__ if isinstance(type_, type) and not get_args(type_) else str(type_)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
