@@ -35,7 +35,7 @@ class PayloadCodec(ABC):
     """As ``application/msgpack``: lower case, without parameters."""
 
     def is_of(self, type_: Any) -> bool:
-        """Whether values of a type are in this format even where no content type says so; of most types they are not."""
+        """Whether values of a type are in this format even where no content type says so: of most they are not."""
         return False
 
     @abstractmethod
