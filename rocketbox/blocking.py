@@ -94,10 +94,12 @@ async def _in_a_thread(function: Callable[..., ResultT], args: Sequence[Any]) ->
     call_soon = call_soon_from_thread()
     claim = threading.Lock()  # of who is first: the thread that begins, or a cancellation before it
     ended = anyio.Event()
+    threads: list[int] = []  # the one that has begun; looked at by who has virtual time
 
     def run() -> ResultT:
         if not claim.acquire(blocking=False):
             raise RuntimeError("cancelled before it began")  # for nobody
+        threads.append(threading.get_ident())
         try:
             return function(*args)
         finally:

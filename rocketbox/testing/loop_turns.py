@@ -28,7 +28,8 @@ from typing import Any
 
 import anyio
 
-from rocketbox.blocking import WorkerPool
+from rocketbox.blocking import WorkerPool, _in_a_thread
+from rocketbox.calls_from_threads import threads_waiting_for_loops
 from rocketbox.client.consume import _resumed
 from rocketbox.clock import RealClock
 from rocketbox.loops import in_event_loop
@@ -48,6 +49,7 @@ __all__ = [
     "real_wait",
     "users_coroutine",
     "waits_for_rocketbox",
+    "waits_for_thread",
 ]
 
 OWN = str(Path(__file__).resolve().parents[1]) + os.sep
@@ -59,7 +61,7 @@ SHIELDS = "shield.<locals>._outer_done_callback"
 WAITS_FOR_ONE = frozenset({asyncio.wait_for.__code__, asyncio_tasks._cancel_and_wait.__code__})  # type: ignore[attr-defined]
 LEAVES_A_GROUP = frozenset({"__aexit__", "_aexit"})
 DRIVES_BY_HAND = frozenset({_resumed.__code__})  # it passes on what the handler waits for
-IN_THREADS = frozenset({WorkerPool.run.__code__})
+IN_THREADS = frozenset({WorkerPool.run.__code__, _in_a_thread.__code__})
 MOST_TURNS = 10_000  # of the loop, without rest, before one looks what goes on
 
 
@@ -350,13 +352,25 @@ def _real_wait(waiting: Any, awaited: Any, seen: set[int]) -> str | None:
             return (users or told)[0]
     for frame in reversed(frames):
         if frame.f_code in IN_THREADS:
-            pool = frame.f_locals["self"]
-            return "a worker thread" if pool.goes_on_by_itself else None
+            return "a worker thread" if _goes_on_by_itself(frame) else None
         if frame.f_code.co_filename.startswith(OWN):
             return None
         if _is_users(frame.f_code.co_filename):
             return _line_of(frame)
     return _line_of(frames[-1]) if frames else ""
+
+
+def waits_for_thread(task: Any) -> bool:
+    """Whether a task waits for what a thread does, of all that rocketbox has done in threads."""
+    return any(frame.f_code in IN_THREADS and _goes_on_by_itself(frame) for frame in frames_of(task.get_coro()))
+
+
+def _goes_on_by_itself(frame: FrameType) -> bool:
+    """Whether what is awaited of a thread does not itself wait for what it has called in a loop."""
+    if frame.f_code is WorkerPool.run.__code__:
+        pool: WorkerPool = frame.f_locals["self"]
+        return pool.goes_on_by_itself
+    return not threads_waiting_for_loops().intersection(frame.f_locals["threads"])
 
 
 def _waited_for(future: Any, frames: list[FrameType]) -> list[Any] | None:

@@ -50,6 +50,7 @@ from rocketbox.testing.loop_turns import (
     line_of_thread,
     real_wait,
     users_coroutine,
+    waits_for_thread,
 )
 from rocketbox.testing.promises import is_held_by
 from rocketbox.testing.records import Call, DeadLetter, LogEntry, Outcome, Sent
@@ -113,6 +114,8 @@ class Observer:
         self.pools: list[WorkerPool] = []
         self.others: list[Any] = []
         """Further tasks that may wait for something else than virtual time."""
+        self.sending: list[Any] = []
+        """Tasks that send and are no handlers: what they send may be compressed in a thread, whom no time passes for."""
         self.given_up: dict[tuple[str | None, str, str], str] = {}
         """What calls gave up that has not come to a dead-letter queue yet, by cluster, group and id: what it is."""
         self._transactions: set[EndingTransaction] = set()  # that have begun, and not ended for good
@@ -251,12 +254,15 @@ class Observer:
             why = error
             scope.cancel()
 
+        task = self._turns.current_task()
         with anyio.CancelScope() as scope:
+            self.sending.append(task)
             self._while_sending(lambda: ended, give_up)
             try:
                 return await send
             finally:
                 ended = True
+                self.sending.remove(task)
         assert why is not None
         raise why
 
@@ -457,6 +463,9 @@ class Observer:
         for task in self.others:
             if not task.done() and (where := real_wait(task)) is not None:
                 yield RealWait(task.get_name(), where)
+        for task in self.sending:
+            if waits_for_thread(task):
+                yield RealWait(f"a send in {task.get_name()!r}", "a worker thread")
         for pool in self.pools:
             if pool.goes_on_by_itself:
                 frames = sys._current_frames()
