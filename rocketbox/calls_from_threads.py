@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextvars
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
@@ -25,7 +26,7 @@ from rocketbox.clock import Clock
 from rocketbox.errors import ClientStateError, ForkedError, NotStartedError
 from rocketbox.loops import call_soon_from_thread, in_event_loop, spawner
 
-__all__ = ["CallsFromThreads", "threads_waiting_for_loops"]
+__all__ = ["Call", "CallsFromThreads", "threads_waiting_for_loops"]
 
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
@@ -40,38 +41,112 @@ def threads_waiting_for_loops() -> set[int]:
     return _waiting
 
 
-class _Call:
-    """One call: what is to be called, who waits for it, and how it has ended."""
+class Call(ABC):
+    """Something for the loop to do, for which a thread waits: what it is, who waits, and how it has ended.
 
-    __slots__ = (
-        *("what", "function", "context", "thread", "cancel_task"),
-        *("begun", "cancelled", "given_up"),
-        *("done", "result", "error"),
-    )
+    :meth:`begin` is called in the loop, and sees to it that :meth:`end` is, however it ends, once. ``under_way`` is
+    where it stands between the two.
+    """
 
-    def __init__(self, what: str, function: Callable[[], Awaitable[Any]]) -> None:
+    __slots__ = ("done", "error", "given_up", "result", "thread", "under_way", "what")
+
+    under_way: UnderWay
+
+    def __init__(self, what: str) -> None:
         self.what = what
-        self.function = function
-        self.context = contextvars.copy_context()
         self.thread = threading.get_ident()
         self.done = threading.Lock()
         self.done.acquire()
         self.result: Any = None
         self.error: BaseException | None = None
-        self.cancel_task: Callable[[], object]
-        self.begun = self.cancelled = self.given_up = False
+        self.given_up = False
 
+    @abstractmethod
+    def begin(self) -> None:
+        """Do it, in the loop; raises nothing."""
+
+    @abstractmethod
     def cancel(self) -> None:
-        """Carry it out no further; in the loop. A task that is cancelled before it begins would not even tell so."""
-        self.cancelled = True
-        if self.begun:
-            self.cancel_task()
+        """Do it no further, in the loop: whoever waits is told, or is there no more."""
 
     def end(self) -> None:
         """Let its caller go on; in the loop, so that who looks there sees that nobody waits any more."""
+        self.under_way.remove(self)
+        self.tell()
+
+    def tell(self) -> None:
+        """Let the caller go on of what was never begun."""
         if not self.given_up:
             _waiting.discard(self.thread)
         self.done.release()
+
+    def cut_short(self) -> ClientStateError:
+        """What the caller is told of a call that the close has ended."""
+        return ClientStateError(
+            f"{self.under_way.name()} was closed while {self.what}() was under way: it may have been carried out"
+        )
+
+
+class UnderWay:
+    """The calls that have begun."""
+
+    def __init__(self, name: Callable[[], str]) -> None:
+        self.name = name
+        self.calls: set[Call] = set()
+        self._all_ended: anyio.Event | None = None
+
+    def __len__(self) -> int:
+        return len(self.calls)
+
+    def remove(self, call: Call) -> None:
+        self.calls.discard(call)
+        if self._all_ended is not None and not self.calls:
+            self._all_ended.set()
+
+    async def until_none(self) -> None:
+        while self.calls:
+            self._all_ended = anyio.Event()
+            await self._all_ended.wait()
+
+
+Spawn = Callable[[Callable[[], Coroutine[Any, Any, None]], contextvars.Context], Callable[[], object]]
+
+
+class _Awaited(Call):
+    """A coroutine function, which runs as a task in the context variables of its caller."""
+
+    __slots__ = ("begun", "cancel_task", "cancelled", "context", "function", "spawn")
+
+    def __init__(self, what: str, spawn: Spawn, function: Callable[[], Awaitable[Any]]) -> None:
+        super().__init__(what)
+        self.spawn = spawn
+        self.function = function
+        self.context = contextvars.copy_context()
+        self.cancel_task: Callable[[], object]
+        self.begun = self.cancelled = False
+
+    def begin(self) -> None:
+        self.cancel_task = self.spawn(self._run, self.context)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        if self.begun:  # a task that is cancelled before it begins would never tell of its end
+            self.cancel_task()
+
+    async def _run(self) -> None:
+        self.begun = True
+        try:
+            if self.cancelled:
+                self.error = self.cut_short()
+            else:
+                self.result = await self.function()
+        except (anyio.get_cancelled_exc_class(), GeneratorExit):
+            self.error = self.cut_short()
+            raise
+        except BaseException as error:  # whatever it is, such as sys.exit() in a user's selector, is its caller's
+            self.error = error
+        finally:
+            self.end()
 
 
 class CallsFromThreads:
@@ -85,20 +160,20 @@ class CallsFromThreads:
         self._clock = clock
         self._lock = threading.Lock()  # of the line and of whether it is open: none comes into a line that is closed
         self._is_open = False
-        self._line: deque[_Call] = deque()
-        self.under_way: set[_Call] = set()
-        """Those that have begun."""
+        self._line: deque[Call] = deque()
+        self.under_way = UnderWay(name)
         self._wake_pending = False
         self._process = 0
-        self._spawn: Callable[[Callable[[], Coroutine[Any, Any, None]], contextvars.Context], Callable[[], object]]
+        self._spawn: Spawn
         self._call_soon: Callable[[Callable[[], object]], object]
-        self._all_ended: anyio.Event | None = None
+        self._wake: Callable[[], object]
 
     # --- in the loop -------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         self._spawn = spawner()
         self._call_soon = call_soon_from_thread()
+        self._wake = partial(contextvars.copy_context().run, self._begin)  # not in that of a thread, where no loop runs
         self._process = os.getpid()
         self._is_open = True
         return self
@@ -115,48 +190,25 @@ class CallsFromThreads:
         while self._line:
             call = self._line.popleft()
             call.error = self._closed(call.what)
-            call.end()
+            call.tell()
         with anyio.CancelScope(shield=True):
             try:
                 with self._clock.move_on_after(PATIENCE_AT_THE_END):
-                    await self._until_all_ended()
+                    await self.under_way.until_none()
             finally:
-                for call in self.under_way:
+                for call in list(self.under_way.calls):
                     call.cancel()
-            await self._until_all_ended()
-
-    async def _until_all_ended(self) -> None:
-        while self.under_way:
-            self._all_ended = anyio.Event()
-            await self._all_ended.wait()
+            await self.under_way.until_none()
 
     def _begin(self) -> None:
         self._wake_pending = False  # before the line is looked at: who comes meanwhile wakes once more
-        line, under_way, spawn = self._line, self.under_way, self._spawn
+        line, under_way = self._line, self.under_way
         while line:
             call = line.popleft()
-            if call.given_up:
-                continue
-            under_way.add(call)
-            call.cancel_task = spawn(partial(self._run, call), call.context)
-
-    async def _run(self, call: _Call) -> None:
-        call.begun = True
-        try:
-            if call.cancelled:
-                call.error = self._cut_short(call.what)
-            else:
-                call.result = await call.function()
-        except (anyio.get_cancelled_exc_class(), GeneratorExit):
-            call.error = self._cut_short(call.what)
-            raise
-        except BaseException as error:  # whatever it is, such as sys.exit() in a user's selector, is its caller's
-            call.error = error
-        finally:
-            self.under_way.discard(call)
-            call.end()
-            if self._all_ended is not None and not self.under_way:
-                self._all_ended.set()
+            if not call.given_up:
+                call.under_way = under_way
+                under_way.calls.add(call)
+                call.begin()
 
     # --- in threads --------------------------------------------------------------------------------------------------
 
@@ -168,7 +220,11 @@ class CallsFromThreads:
         closed before it has ended.
         """
         self.check(what)
-        call = _Call(what, partial(function, *args, **kwargs))
+        result: ResultT = self.wait_for(_Awaited(what, self._spawn, partial(function, *args, **kwargs)))
+        return result
+
+    def wait_for(self, call: Call) -> Any:
+        """The result of a call, once it is done in the loop; what :meth:`check` would raise was asked before."""
         _waiting.add(call.thread)
         try:
             self._put(call)
@@ -182,8 +238,7 @@ class CallsFromThreads:
                 raise error
             finally:
                 del error, call  # which would hold this frame, by its traceback
-        result: ResultT = call.result
-        return result
+        return call.result
 
     def check(self, what: str) -> None:
         """Raise what a call would, where it cannot be made at all."""
@@ -200,9 +255,11 @@ class CallsFromThreads:
     def hand_over(self, what: str, function: Callable[P, Awaitable[object]], *args: P.args, **kwargs: P.kwargs) -> None:
         """Have a coroutine function called, and wait for nothing; what it raises is lost. Raises as :meth:`call`."""
         self.check(what)
-        self._put(_Call(what, partial(function, *args, **kwargs)))
+        call = _Awaited(what, self._spawn, partial(function, *args, **kwargs))
+        call.thread = 0  # none waits
+        self._put(call)
 
-    def _put(self, call: _Call) -> None:
+    def _put(self, call: Call) -> None:
         with self._lock:
             if not self._is_open:
                 raise self._closed(call.what)
@@ -210,12 +267,12 @@ class CallsFromThreads:
         if not self._wake_pending:
             self._wake_pending = True  # a race here costs one wake-up too many, never one too few
             try:
-                self._call_soon(self._begin)
+                self._call_soon(self._wake)
             except RuntimeError as error:  # the loop was closed with this still open
                 self._is_open = False
                 raise self._closed(call.what) from error
 
-    def _give_up(self, call: _Call) -> None:
+    def _give_up(self, call: Call) -> None:
         call.given_up = True
         _waiting.discard(call.thread)
         try:
@@ -223,12 +280,9 @@ class CallsFromThreads:
         except RuntimeError:  # the loop is gone
             return
 
-    def _cancel(self, call: _Call) -> None:
-        if call in self.under_way:
+    def _cancel(self, call: Call) -> None:
+        if call in self.under_way.calls:
             call.cancel()
 
     def _closed(self, what: str) -> NotStartedError:
         return NotStartedError(self._name(), f"{what}() was not carried out")
-
-    def _cut_short(self, what: str) -> ClientStateError:
-        return ClientStateError(f"{self._name()} was closed while {what}() was under way: it may have been carried out")

@@ -16,6 +16,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 
 from rocketbox.client.auto_batch import AutoBatch
 from rocketbox.client.batches import results_of
+from rocketbox.client.blocking_sends import BlockingSends
 from rocketbox.client.checks import check_group, check_timeout
 from rocketbox.client.instance import MQClientInstance, own_or_shared
 from rocketbox.client.middleware import SendContext, chain, result_of
@@ -90,6 +91,7 @@ class Producer:
         self._auto_batch = AutoBatch(sender, self._instance, self.options) if self.options.auto_batch else None
         self._around = chain(middlewares, self._send_as_said) if middlewares or self._auto_batch is not None else None
         self._asker = Asker(sender, self._instance, middlewares)
+        self._blocking: BlockingSends | None = None
         self._transactions = Transactions(group, self._instance, sender, self._send_half)
         if self._trace is not None:
             self._transactions.on_checked = self._trace.checked
@@ -184,6 +186,22 @@ class Producer:
         tries = Tries(self._clock.monotonic(), seconds, retries)
         to = None if queue is None else await self._sender.queue_for(queue, message, tries)
         return result_of(await self._deliver(request, tries, to, message.hash_key))
+
+    def send_from_thread(self, what: str, message: Message, *, timeout: float | None = None) -> SendResult:
+        """Send one message from a thread in which no event loop runs, and wait there. Raises as :meth:`send`.
+
+        ``what`` is the call's name, for errors: NotStartedError and ClientStateError of the hand-off (``calls`` of the
+        instance, whose ``check`` was asked before).
+        """
+        if self._around is not None or self._instance.options.hooks:  # which may look at the caller's context
+            return self._instance.calls.call(what, self.send, message, timeout=timeout)
+        sends = self._blocking
+        if sends is None:
+            retries = self.options.retry_times_when_send_failed
+            sends = self._blocking = BlockingSends(self._sender, self._instance, retries)
+        return sends.send(
+            what, message, self.options.send_message_timeout if timeout is None else check_timeout(timeout)
+        )
 
     async def request(
         self, message: Message, *, timeout: float | None = None, queue: QueueTarget | None = None

@@ -31,7 +31,7 @@ from rocketbox.remoting.connection import Connection
 from rocketbox.tasks import Supervisor
 from rocketbox.waiters import Waiter, make_waiter
 
-__all__ = ["FirstTry", "SendWindow"]
+__all__ = ["FirstTry", "OpenWindow", "SendWindow"]
 
 READ_CLOCK_EVERY = 32  # messages that are started without a look at the clock
 _UNKNOWN: Final = ClientError("the send has not ended")  # each is replaced
@@ -214,3 +214,30 @@ class SendWindow:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+class OpenWindow(SendWindow):
+    """For first tries of sends that come one by one, and wait elsewhere: it has neither a size nor an end.
+
+    ``on_settled(index, outcome)`` hears of each end, ``on_failed(first)`` of a first try that :meth:`deliver` is to go
+    on with.
+    """
+
+    def settle(self, index: int, outcome: SendResult | Exception) -> None:
+        self.on_settled(index, outcome)
+
+    def go_on(self, first: FirstTry) -> None:
+        self.on_failed(first)
+
+    on_settled: Callable[[int, SendResult | Exception], object]
+    on_failed: Callable[[FirstTry], object]
+
+    def start(self, index: int, message: Message, now: float) -> None:
+        """Make the first try of a message, or have it made. Raises what the message is refused for."""
+        first = FirstTry(self, index, self._prepare(message), message, now)
+        if not self._start(first):
+            self.on_failed(first)
+
+    async def deliver(self, first: FirstTry) -> SendResult:
+        """What follows on a first try, or that first try."""
+        return await self._deliver(first)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from rocketbox.client.api.send import send_result
 from rocketbox.client.api.stored_names import TOPIC_PROPERTIES
@@ -38,7 +39,7 @@ from rocketbox.client.middleware import result_of
 from rocketbox.client.options import ProducerOptions
 from rocketbox.client.packing import TO_BE_PACKED, Packing
 from rocketbox.client.queue_choice import QueueChoice, QueueTarget, check_target, selected
-from rocketbox.client.send_window import FirstTry, SendWindow
+from rocketbox.client.send_window import FirstTry, OpenWindow, SendWindow
 from rocketbox.client.timer_support import check_takes_timers
 from rocketbox.client.tries import RETRY_CODES, Tries
 from rocketbox.errors import (
@@ -60,6 +61,8 @@ from rocketbox.protocol.prepared_sends import PLAIN_NUMBERS, SendRequest, encode
 from rocketbox.protocol.stored_message import encode_batch
 
 __all__ = ["Sender"]
+
+WindowT = TypeVar("WindowT", bound=SendWindow)
 
 MAX_TURN = 0x7FFF_FFFF
 MAX_KNOWN_TOPICS = 10_000  # names whose check is remembered
@@ -430,9 +433,18 @@ class Sender:
         self, messages: Sequence[Message], timeout: float, retries: int, queue: QueueTarget | None = None
     ) -> list[SendResult | Exception]:
         """Send messages each on its own, up to ``send_many_window`` of them in flight: result or error of each."""
+        return await self._window(SendWindow, f"send_many of {self.group}", timeout, retries, queue).run(messages)
+
+    def open_window(self, timeout: float, retries: int) -> OpenWindow:
+        """A window for sends that come one by one."""
+        return self._window(OpenWindow, f"sends of {self.group}", timeout, retries)
+
+    def _window(
+        self, kind: type[WindowT], name: str, timeout: float, retries: int, queue: QueueTarget | None = None
+    ) -> WindowT:
         faults = self._faults
-        window = SendWindow(
-            f"send_many of {self.group}",
+        return kind(
+            name,
             self._remoting,
             self._clock,
             size=self.options.send_many_window,
@@ -446,7 +458,6 @@ class Sender:
             faults=faults.known,
             measures=faults.measures,
         )
-        return await window.run(messages)
 
     def _start(self, first: FirstTry) -> bool:
         """For the window of send_many: choose a lane and make the first try, if it has to wait for nothing."""

@@ -435,6 +435,10 @@ def _taking_the_same(
     return taking
 
 
+_SEND = "template.blocking.send"
+_PLAIN_SEND = RocketMQTemplate.send
+
+
 class BlockingRocketMQTemplate:
     """The verbs of :class:`RocketMQTemplate` for code that blocks: ``template.blocking``, or injected by its type.
 
@@ -455,7 +459,25 @@ class BlockingRocketMQTemplate:
     def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         return self._calls.call(f"template.blocking.{name}", getattr(self._template, name), *args, **kwargs)
 
-    send = _blocking(RocketMQTemplate.send)
+    @_taking_the_same(RocketMQTemplate.send)
+    def send(
+        self,
+        destination: str | None,
+        payload: object,
+        *,
+        queue: QueueTarget | None = None,
+        timeout: timedelta | str | float | None = None,
+        cluster: str | None = None,
+        **options: Any,
+    ) -> SendResult:
+        """Send one payload and return what the broker answered."""
+        template = self._template
+        if queue is not None or cluster is not None or type(template).send is not _PLAIN_SEND:
+            return self._call("send", destination, payload, queue=queue, timeout=timeout, cluster=cluster, **options)  # type: ignore[no-any-return]  # found by its name
+        template.producer.instance.calls.check(_SEND)
+        message = template.to_message(destination, payload, **options)
+        return template.producer.send_from_thread(_SEND, message, timeout=timeout_seconds(timeout))
+
     send_one_way = _blocking(RocketMQTemplate.send_one_way)
     send_batch = _blocking(RocketMQTemplate.send_batch)
     send_many = _blocking(RocketMQTemplate.send_many)

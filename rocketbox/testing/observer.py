@@ -115,7 +115,7 @@ class Observer:
         self.others: list[Any] = []
         """Further tasks that may wait for something else than virtual time."""
         self.sending: list[Any] = []
-        """Tasks that send and are no handlers: what they send may be compressed in a thread, whom no time passes for."""
+        """Tasks that send and are no handlers: what they send may be compressed in a thread, which takes real time."""
         self.given_up: dict[tuple[str | None, str, str], str] = {}
         """What calls gave up that has not come to a dead-letter queue yet, by cluster, group and id: what it is."""
         self._transactions: set[EndingTransaction] = set()  # that have begun, and not ended for good

@@ -135,7 +135,7 @@ CLIENT_RUNGS = (
     "handler_calls lock_upkeep replies shares",
     "send_window",
     "sending",
-    "requests trace_dispatcher transactions",
+    "blocking_sends requests trace_dispatcher transactions",
     "trace",
     "auto_batch",
     "admin producer send_back",
