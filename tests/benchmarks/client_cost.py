@@ -21,8 +21,12 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import anyio
+import anyio.from_thread
+import anyio.to_thread
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -48,7 +52,7 @@ from rocketbox.protocol.framing import FrameReader
 from rocketbox.remoting.connection import Connection, Opened
 from rocketbox.remoting.network import Listener
 from rocketbox.tasks import Supervisor
-from rocketbox.template import JsonMessageConverter
+from rocketbox.template import JsonMessageConverter, RocketMQTemplate
 from rocketbox.waiters import Waiter
 
 __all__ = ["LOADS", "main", "measure"]
@@ -187,6 +191,35 @@ async def _send_batches(producer: Producer, messages: int) -> None:
         await producer.send_batch([_message(first + index) for index in range(BATCH)])
 
 
+async def _in_threads(threads: int, messages: int, send: Callable[[Message], object]) -> None:
+    """Threads that each wait for their own sends."""
+    numbers = iter(range(messages))
+    limiter = anyio.CapacityLimiter(threads)
+
+    def send_all() -> None:
+        for number in numbers:
+            send(_message(number))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(threads):
+            tasks.start_soon(partial(anyio.to_thread.run_sync, send_all, limiter=limiter))
+
+
+async def _send_blocking(producer: Producer, messages: int, threads: int = 20) -> None:
+    blocking = RocketMQTemplate(producer).blocking
+    await _in_threads(threads, messages, lambda message: blocking.send(TOPIC, message))
+
+
+async def _send_from_thread(producer: Producer, messages: int) -> None:
+    template = RocketMQTemplate(producer)
+    await _in_threads(20, messages, lambda message: anyio.from_thread.run(template.send, TOPIC, message))
+
+
+async def _send_called(producer: Producer, messages: int) -> None:
+    blocking = RocketMQTemplate(producer).blocking
+    await _in_threads(20, messages, lambda message: blocking._call("send", TOPIC, message))
+
+
 async def _make(producer: Producer, messages: int) -> None:
     for number in range(messages):
         _message(number)
@@ -301,6 +334,10 @@ LOADS = {
     "send_many": Load(2048, _send_many),
     "one-way": Load(512, _send_one_way),
     "batch of 32": Load(512, _send_batches),
+    "blocking sends, 20 threads": Load(2048, _send_blocking),
+    "blocking sends, 20 threads, as calls of coroutines": Load(2048, _send_called),
+    "blocking sends, 20 threads, by anyio.from_thread": Load(2048, _send_from_thread),
+    "blocking sends, one thread": Load(512, partial(_send_blocking, threads=1)),
     "making the Message": Load(512, _make),
     "consumed, async def handler": Load(4000),
     "consumed, async def handler, traced": Load(960, traced=True),

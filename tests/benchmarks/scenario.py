@@ -17,9 +17,12 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.from_thread
+import anyio.to_thread
 
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import FlushDiskType, StoreOptions
@@ -27,6 +30,7 @@ from rocketbox.client import ClientOptions, ConsumerOptions, Credentials, Produc
 from rocketbox.client.outcomes import AnyHandler
 from rocketbox.message import ConsumeFromWhere, Message, MessageExt
 from rocketbox.protocol.stored_message import StoredMessage
+from rocketbox.template import RocketMQTemplate
 from tests.benchmarks import reference
 from tests.benchmarks.recovery import fill_and_die, open_once
 
@@ -122,6 +126,45 @@ async def send_100_in_flight(run: Run) -> None:
 async def send_one_at_a_time(run: Run) -> None:
     """One task; each send waits for the one before."""
     await _send_from_tasks(run, 1)
+
+
+async def _send_from_threads(
+    run: Run, threads: int, send_with: Callable[[RocketMQTemplate], Callable[[int], object]]
+) -> None:
+    """Threads that each wait for their own sends; ``send_with(template)`` sends the message of a number."""
+    async with Producer("bench", name_server=run.name_server) as producer:
+        await producer.send(run.message(0))
+        send = send_with(RocketMQTemplate(producer))
+        numbers = iter(range(run.messages))
+
+        def send_all() -> None:
+            for number in numbers:
+                send(number)
+
+        limiter = anyio.CapacityLimiter(threads)
+        run.start()
+        async with anyio.create_task_group() as group:
+            for _ in range(threads):
+                group.start_soon(partial(anyio.to_thread.run_sync, send_all, limiter=limiter))
+        run.stop()
+
+
+async def send_blocking(run: Run, threads: int = 20) -> None:
+    """Threads that send by the blocking template."""
+
+    def send_with(template: RocketMQTemplate) -> Callable[[int], object]:
+        return lambda number: template.blocking.send(run.topic, run.message(number))
+
+    await _send_from_threads(run, threads, send_with)
+
+
+async def send_through_portal(run: Run) -> None:
+    """The same through anyio's own way from a thread into the loop, a task and a wake-up for each."""
+
+    def send_with(template: RocketMQTemplate) -> Callable[[int], object]:
+        return lambda number: anyio.from_thread.run(template.send, run.topic, run.message(number))
+
+    await _send_from_threads(run, 20, send_with)
 
 
 async def send_many(run: Run) -> None:
@@ -376,6 +419,9 @@ SCENARIOS: dict[str, Scenario] = {
     "signed send, 256 in flight": Scenario(send_signed),
     "send, 256 in flight (bare peer)": Scenario(reference_pipelined),
     "send_many": Scenario(send_many),
+    "blocking sends": Scenario(send_blocking, share=0.3),
+    "blocking sends, one thread": Scenario(partial(send_blocking, threads=1), share=0.1),
+    "blocking sends (anyio's from_thread)": Scenario(send_through_portal, share=0.1),
     "send, 100 in flight": Scenario(send_100_in_flight),
     "send, one at a time": Scenario(send_one_at_a_time, share=0.1),
     "send, one at a time (bare peer)": Scenario(reference_one_at_a_time, share=0.1),
