@@ -87,6 +87,8 @@ class BlockingSends:
         send.end()
 
     def _go_on(self, first: FirstTry) -> None:
+        if first.index not in self._sends:
+            return  # it was cancelled: nobody waits, and it is not tried again
         self._instance.tasks.start(f"send {first.index} of a thread", self._deliver, first, restart=False)
 
     async def _deliver(self, first: FirstTry) -> None:
