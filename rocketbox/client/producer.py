@@ -188,11 +188,12 @@ class Producer:
         return result_of(await self._deliver(request, tries, to, message.hash_key))
 
     def send_from_thread(self, what: str, message: Message, *, timeout: float | None = None) -> SendResult:
-        """Send one message from a thread in which no event loop runs, and wait there. Raises as :meth:`send`.
+        """Send one message from a thread in which no event loop runs, and wait there.
 
-        ``what`` is the call's name, for errors: NotStartedError and ClientStateError of the hand-off (``calls`` of the
-        instance, whose ``check`` was asked before).
+        ``what`` is the call's name, for errors. Raises as :meth:`send`, ForkedError, and ClientStateError where a loop
+        runs, which it would stop, and when the client is closed before the answer has come: it may be stored then.
         """
+        self._instance.calls.check(what)
         if self._around is not None or self._instance.options.hooks:  # which may look at the caller's context
             return self._instance.calls.call(what, self.send, message, timeout=timeout)
         sends = self._blocking

@@ -474,7 +474,6 @@ class BlockingRocketMQTemplate:
         template = self._template
         if queue is not None or cluster is not None or type(template).send is not _PLAIN_SEND:
             return self._call("send", destination, payload, queue=queue, timeout=timeout, cluster=cluster, **options)  # type: ignore[no-any-return]  # found by its name
-        template.producer.instance.calls.check(_SEND)
         message = template.to_message(destination, payload, **options)
         return template.producer.send_from_thread(_SEND, message, timeout=timeout_seconds(timeout))
 

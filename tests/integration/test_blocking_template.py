@@ -270,6 +270,50 @@ async def test_a_def_handler_sends_by_it_in_the_harness(shop: ModuleType) -> Non
 
 
 @pytest.mark.anyio
+async def test_hooks_and_threads_of_handlers_send_to_further_clusters_as_well(service: ServiceMaker) -> None:
+    module = service(
+        """
+    import threading
+    from typing import Annotated
+
+    from rocketbox import BlockingRocketMQTemplate, Qualifier, RocketBox, rocketmq_listener
+
+    app = RocketBox("shop", scan=[__name__])
+    seen = []
+
+    @app.on_startup
+    def first(template: BlockingRocketMQTemplate) -> None:
+        seen.append(template.send("orders", "x" * 100_000).status.name)  # compressed, in a thread
+
+    @rocketmq_listener(topic="orders", consumer_group="desk")
+    def got(
+        text: str,
+        template: BlockingRocketMQTemplate,
+        audit: Annotated[BlockingRocketMQTemplate, Qualifier("audit")],
+    ) -> None:
+        template.send("records", text[:3], cluster="audit")
+        audit.send("records", text[:4])
+        threads = [threading.Thread(target=lambda: seen.append(template.send("bills", "a").status.name)) for _ in "123"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+""",
+        """
+rocketmq:
+  name-server: embedded
+  producer: {group: shop}
+  clusters: {audit: {name-server: embedded, producer: {group: shop}}}
+rocketbox.embedded: {port: 0, name-server-port: 0}
+""",
+    )
+    async with Harness(module.app, patience=3.0) as harness:
+        await harness.drain()
+        assert module.seen == ["SEND_OK"] * 4
+        assert sorted(sent.body for sent in harness.sent("records", cluster="audit")) == [b"xxx", b"xxxx"]
+
+
+@pytest.mark.anyio
 async def test_time_passes_for_a_def_handler_that_waits_for_what_it_has_sent(service: ServiceMaker) -> None:
     module = service(
         SHOP

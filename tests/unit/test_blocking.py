@@ -57,6 +57,7 @@ async def test_functions_run_in_threads_and_their_results_come_back() -> None:
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_function_may_call_into_the_loop_by_anyio() -> None:
     """Under asyncio, which users have: trio's own call from a thread knows trio's own threads only."""
+
     async def where() -> int:
         await anyio.lowlevel.checkpoint()
         return threading.get_ident()

@@ -1,0 +1,202 @@
+"""Each method of rocketmq-spring's ``RocketMQTemplate``, by the call that is written for it here (2.3.4).
+
+What its own tests accept ("connect to null failed") is checked by what a listener gets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import ModuleType
+
+import anyio
+import pytest
+
+from rocketbox import InvalidMessageError, LocalTransactionState, Message, ReplyTimeoutError
+from rocketbox.testing import Harness
+from tests.support.framework.services import ServiceMaker
+
+pytestmark = pytest.mark.anyio
+PAGE = Path(__file__).parents[2] / "docs/reference/coming-from-rocketmq-spring.md"
+METHODS = (
+    "syncSend syncSendDelayTimeSeconds syncSendDelayTimeMills syncSendDeliverTimeMills syncSendOrderly asyncSend "
+    "asyncSendOrderly sendOneWay sendOneWayOrderly sendAndReceive sendMessageInTransaction receive send convertAndSend "
+    "getProducer setProducer getConsumer setConsumer getCharset setCharset getMessageQueueSelector "
+    "setMessageQueueSelector setAsyncSenderExecutor getMessageConverter setMessageConverter getDefaultDestination "
+    "setDefaultDestination afterPropertiesSet destroy"
+).split()
+
+SETTINGS = """
+rocketmq:
+  name-server: embedded
+  producer: {group: desk, default-destination: "orders:default"}
+"""
+DESK = """
+    from __future__ import annotations
+
+    from datetime import datetime
+
+    from pydantic import BaseModel
+    from rocketbox import LocalTransactionState, MessageExt, RocketBox, rocketmq_listener, rocketmq_transaction_listener
+
+    class Order(BaseModel):
+        number: int
+        at: datetime | None = None
+
+    got: list[MessageExt] = []
+
+    @rocketmq_listener(topic="orders", consumer_group="desk")
+    async def on_order(message: MessageExt) -> None:
+        got.append(message)
+
+    @rocketmq_listener(topic="asks", consumer_group="asks")
+    async def answer(order: Order) -> list[Order]:
+        return [order, Order(number=order.number + 1)]
+
+    @rocketmq_transaction_listener(topic="orders")
+    async def was_stored(message: MessageExt) -> LocalTransactionState:
+        return LocalTransactionState.COMMIT
+
+    app = RocketBox("desk", scan=[__name__])
+"""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def desk(service: ServiceMaker) -> ModuleType:
+    return service(DESK, SETTINGS)
+
+
+@pytest.fixture
+async def harness(desk: ModuleType) -> AsyncIterator[Harness]:
+    async with Harness(desk.app) as harness:
+        yield harness
+
+
+async def bodies(harness: Harness, desk: ModuleType) -> list[bytes]:
+    """What the listener has got by now."""
+    await harness.drain()
+    return sorted(message.body for message in desk.got)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_each_method_has_a_row_in_the_page(method: str) -> None:
+    table = PAGE.read_text().split("## Methods of `RocketMQTemplate`")[1].split("\n## ")[0]
+    first_cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("|")]
+    assert [cell for cell in first_cells if re.search(rf"`{method}\b", cell)], method
+
+
+async def test_sync_send_of_objects_texts_bytes_and_messages(harness: Harness, desk: ModuleType) -> None:
+    template, order = harness.app.template, desk.Order(number=1, at=datetime(2026, 11, 23, 12, tzinfo=UTC))
+    assert (await template.send("orders:new", order, keys="KEY-1", headers={"desk": "JFK"})).queue_offset == 0
+    await template.send("orders", "text", timeout=3.0)
+    await template.send("orders", b"\xff\x00")
+    await template.send("orders", Message("", b"message", keys=("KEY-2",)))
+    assert len(await bodies(harness, desk)) == 4
+    first = next(message for message in desk.got if message.keys == ("KEY-1",))
+    assert (first.tag, first.properties["desk"]) == ("new", "JFK")
+    assert desk.Order.model_validate_json(first.body) == order
+
+
+async def test_send_and_convert_and_send_to_the_default_destination(harness: Harness, desk: ModuleType) -> None:
+    await harness.app.template.send(None, desk.Order(number=1), headers={"desk": "JFK"})
+    await harness.drain()
+    assert [(message.tag, message.properties["desk"]) for message in desk.got] == [("default", "JFK")]
+
+
+async def test_sync_send_of_a_collection_is_one_batch(harness: Harness, desk: ModuleType) -> None:
+    results = await harness.app.template.send_batch("orders", ["a", "b", "c"])
+    assert len({result.queue for result in results}) == 1
+    assert await bodies(harness, desk) == [b"a", b"b", b"c"]
+    with pytest.raises(InvalidMessageError, match="a batch needs at least one message"):
+        await harness.app.template.send_batch("orders", [])
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds"),
+    [
+        ({"delay_level": 2}, 5.0),
+        ({"delay": "5s", "timeout": "3s"}, 5.0),
+        ({"delay": timedelta(seconds=7)}, 7.0),
+        ({"delay": timedelta(milliseconds=7300)}, 7.3),
+    ],
+)
+async def test_sends_with_a_delay_come_then(
+    harness: Harness, desk: ModuleType, options: dict[str, object], seconds: float
+) -> None:
+    await harness.app.template.send("orders", "late", **options)  # type: ignore[arg-type]  # of all kinds
+    await harness.advance(timedelta(seconds=seconds - 0.5))
+    assert await bodies(harness, desk) == []
+    await harness.advance(timedelta(seconds=1.5))
+    assert await bodies(harness, desk) == [b"late"]
+
+
+async def test_a_send_with_a_time_comes_then(desk: ModuleType) -> None:
+    now = datetime(2026, 11, 23, 12, tzinfo=UTC)
+    async with Harness(desk.app, now=now) as harness:
+        await harness.app.template.send("orders", "late", deliver_at=now + timedelta(seconds=30))
+        await harness.advance(timedelta(seconds=29))
+        assert await bodies(harness, desk) == []
+        await harness.advance(timedelta(seconds=3))
+        assert await bodies(harness, desk) == [b"late"]
+
+
+async def test_orderly_sends_go_to_the_queue_of_their_key(harness: Harness, desk: ModuleType) -> None:
+    template = harness.app.template
+    one = [await template.send("orders", f"{number}", hash_key="order-7") for number in range(3)]
+    batch = await template.send_batch("orders", ["a", "b"], hash_key="order-7")
+    assert len({result.queue for result in (*one, *batch)}) == 1
+    assert [result.queue_offset for result in (*one, *batch)] == [0, 1, 2, 3, 4]
+    await template.send_one_way("orders", "last", hash_key="order-7")
+    await harness.drain()
+    assert {message.queue_id for message in desk.got} == {one[0].queue.queue_id}
+
+
+async def test_async_sends_are_sends_in_tasks_or_send_many(harness: Harness, desk: ModuleType) -> None:
+    template = harness.app.template
+    async with anyio.create_task_group() as tasks:
+        for number in range(3):
+            tasks.start_soon(template.send, "orders", f"task {number}")
+    assert len(await template.send_many("orders", ["many 0", "many 1"])) == 2
+    await template.send_one_way("orders", "one way")
+    assert await bodies(harness, desk) == [b"many 0", b"many 1", b"one way", b"task 0", b"task 1", b"task 2"]
+
+
+async def test_send_and_receive_of_objects_and_generics(harness: Harness, desk: ModuleType) -> None:
+    template, order = harness.app.template, desk.Order(number=1)
+    answer = await template.send_and_receive("asks", order, list[desk.Order], timeout="5s", hash_key="order-1")  # type: ignore[name-defined]
+    assert [each.number for each in answer] == [1, 2]
+    assert isinstance(await template.send_and_receive("asks", order, str), str)
+    assert isinstance(await template.send_and_receive("asks", order, bytes), bytes)
+    with pytest.raises(ReplyTimeoutError):
+        await template.send_and_receive("nobody", order, str, timeout="1s")
+
+
+async def test_a_message_in_a_transaction(harness: Harness, desk: ModuleType) -> None:
+    template = harness.app.template
+
+    async def work(transaction: object) -> LocalTransactionState:
+        return LocalTransactionState.ROLLBACK
+
+    async with template.transaction("orders:paid", "committed"):
+        assert await bodies(harness, desk) == []
+    assert (await template.send_in_transaction("orders", "rolled back", work)).state is LocalTransactionState.ROLLBACK
+    assert await bodies(harness, desk) == [b"committed"]
+    with pytest.raises(InvalidMessageError, match="nobody could say what became of a transaction to 'elsewhere'"):
+        async with template.transaction("elsewhere", "a"):
+            pass
+
+
+async def test_tags_and_delays_are_no_headers_and_nothing_is_dropped(harness: Harness, desk: ModuleType) -> None:
+    for name in ("TAGS", "DELAY", "WAIT", "UNIQ_KEY", "TTL", "rocketmq_TAGS"):
+        with pytest.raises(InvalidMessageError, match=f"header '{name}' is a property of RocketMQ's own"):
+            await harness.app.template.send("orders", "a", headers={name: "1"})
+    with pytest.raises(InvalidMessageError, match="None is no payload"):
+        await harness.app.template.send("orders", None)
+    assert await bodies(harness, desk) == []
