@@ -110,9 +110,9 @@ LADDER: dict[str, str] = {
     "listeners spark boot autoconfigure management stop_guard version",
     "application": "frozen_heap errors clock tasks hints safe_repr blocking loops message marks protocol remoting "
     "client template listeners spark boot autoconfigure background management running stop_guard",
-    "testing": "lazy_names durations errors clock tasks hints blocking calls_from_threads loops message local_servers storage protocol "
-    "remoting client template listeners spark spark.columns spark.dead_letters spark.options spark.record_columns "
-    "spark.servers broker embedded boot autoconfigure application",
+    "testing": "lazy_names durations errors clock tasks hints blocking calls_from_threads loops message local_servers "
+    "storage protocol remoting client template listeners spark spark.columns spark.dead_letters spark.options "
+    "spark.record_columns spark.servers broker embedded boot autoconfigure application",
     "cli": "errors clock tasks loops stop_guard message storage marks protocol remoting client template listeners "
     "spark boot embedded autoconfigure application broker nameserver version",
     "__main__": "cli",

@@ -256,10 +256,12 @@ def test_consumer_pull_simple_demo(service: ServiceMaker) -> None:
             "rocketmq.producer takes: accept-weak-ack, access-key, auto-batch, batch-max-bytes, batch-max-delay, "
             "batch-max-messages, compress-level, compress-message-body-threshold, compress-type, "
             "create-topic-key, credentials-file, customized-trace-topic, default-destination, "
-            "default-topic-queue-nums, enable-msg-trace, group, instance-name, max-message-size, namespace, namespace-v2, "
+            "default-topic-queue-nums, enable-msg-trace, group, instance-name, max-message-size, namespace, "
+            "namespace-v2, "
             "retry-next-server, retry-times-when-send-async-failed, retry-times-when-send-failed, secret-key, "
             "send-latency-fault-enable, send-many-window, send-message-timeout, "
-            "send-msg-max-timeout-per-request, spring-headers, tls-enable, total-batch-max-bytes, transaction-listeners",
+            "send-msg-max-timeout-per-request, spring-headers, tls-enable, total-batch-max-bytes, "
+            "transaction-listeners",
         ),
     ],
 )
