@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from pydantic_core import PydanticSerializationError
+
 from rocketbox.message import MessageExt
 from rocketbox.template.codecs import MessagePackCodec, PayloadCodec, ProtobufCodec, Reader, StructCodec
 from rocketbox.template.converters import JsonMessageConverter, MessageConverter, PayloadError
@@ -74,6 +76,15 @@ class CodecMessageConverter(JsonMessageConverter):
 
         Raises PayloadError for a content type that no codec has, unless the payload is text or bytes.
         """
+        if (
+            content_type is None
+            and self._default is None
+            and (adapter := self._adapters.get(type(payload))) is not None
+        ):
+            try:
+                return adapter.dump_json(payload, by_alias=True), None
+            except PydanticSerializationError:
+                pass  # what that is about is told below
         if isinstance(payload, bytes | bytearray | memoryview):
             return bytes(payload), None
         if content_type is None:

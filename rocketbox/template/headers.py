@@ -38,6 +38,9 @@ OPTION_INSTEAD = {
     "rocketmq_DELAY": "delay=",
 }
 
+REFUSED = RESERVED_PROPERTIES.union(OPTION_INSTEAD, OF_THE_MESSAGE)
+"""Names that a header cannot have."""
+
 
 def split_destination(destination: str) -> tuple[str, str | None]:
     """Topic and tag of ``topic`` or ``topic:tag``, split at the first colon; InvalidMessageError for a blank part."""
@@ -65,14 +68,14 @@ def to_properties(headers: Mapping[str, object]) -> dict[str, str]:
     """
     properties = {}
     for name, value in headers.items():
-        if not isinstance(name, str):
+        if type(name) is not str and not isinstance(name, str):
             raise InvalidMessageError(f"a header's name is {name!r}, of type {type(name).__name__}; it must be text")
-        if name in RESERVED_PROPERTIES or name in OPTION_INSTEAD or name in OF_THE_MESSAGE:
+        if name in REFUSED:
             instead = OPTION_INSTEAD.get(name)
             raise InvalidMessageError(
                 f"header {name!r} is a property of RocketMQ's own" + (f"; use {instead}" if instead else "")
             )
-        text = _text(name, value)
+        text = value if type(value) is str else _text(name, value)
         if not name or not text:
             raise InvalidMessageError(f"header {name!r} is {value!r}: a property has a name and a value; leave it out")
         properties[name] = text

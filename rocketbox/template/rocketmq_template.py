@@ -473,7 +473,10 @@ class BlockingRocketMQTemplate:
         """Send one payload and return what the broker answered."""
         template = self._template
         if queue is not None or cluster is not None or type(template).send is not _PLAIN_SEND:
-            return self._call("send", destination, payload, queue=queue, timeout=timeout, cluster=cluster, **options)  # type: ignore[no-any-return]  # found by its name
+            result: SendResult = self._call(
+                "send", destination, payload, queue=queue, timeout=timeout, cluster=cluster, **options
+            )
+            return result
         message = template.to_message(destination, payload, **options)
         return template.producer.send_from_thread(_SEND, message, timeout=timeout_seconds(timeout))
 

@@ -9,7 +9,8 @@ import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import ModuleType
+from types import GenericAlias, ModuleType
+from typing import Any
 
 import anyio
 import pytest
@@ -170,7 +171,8 @@ async def test_async_sends_are_sends_in_tasks_or_send_many(harness: Harness, des
 
 async def test_send_and_receive_of_objects_and_generics(harness: Harness, desk: ModuleType) -> None:
     template, order = harness.app.template, desk.Order(number=1)
-    answer = await template.send_and_receive("asks", order, list[desk.Order], timeout="5s", hash_key="order-1")  # type: ignore[name-defined]
+    orders: Any = GenericAlias(list, (desk.Order,))
+    answer = await template.send_and_receive("asks", order, orders, timeout="5s", hash_key="order-1")
     assert [each.number for each in answer] == [1, 2]
     assert isinstance(await template.send_and_receive("asks", order, str), str)
     assert isinstance(await template.send_and_receive("asks", order, bytes), bytes)
