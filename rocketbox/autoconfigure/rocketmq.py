@@ -345,7 +345,7 @@ def rocketmq_template(
 )
 def blocking_rocketmq_template(template: RocketMQTemplate) -> BlockingRocketMQTemplate:
     """The cluster's template for code that blocks: def handlers, views of web frameworks that run in threads."""
-    return template.blocking
+    return BlockingRocketMQTemplate(template)
 
 
 @bean(

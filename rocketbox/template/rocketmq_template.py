@@ -18,7 +18,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from rocketbox.calls_from_threads import CallsFromThreads
 from rocketbox.client import LocalWork, Producer, QueueTarget, Transaction, TransactionSendResult
-from rocketbox.errors import ConfigurationError, Finding, InvalidMessageError
+from rocketbox.errors import ClientStateError, ConfigurationError, Finding, InvalidMessageError
 from rocketbox.message import Compression, Message, MessageExt, SendResult
 from rocketbox.template.blocking_transactions import BlockingTransaction, work_in_transaction
 from rocketbox.template.content_types import (
@@ -454,7 +454,13 @@ class BlockingRocketMQTemplate:
 
     @property
     def _calls(self) -> CallsFromThreads:
-        return self._template.producer.instance.calls
+        producer = getattr(self._template, "producer", None)
+        if not isinstance(producer, Producer):
+            raise ClientStateError(
+                f"the template is a {type(self._template).__qualname__}, which has no Producer whose loop could be "
+                "called into: let something of your own take the place of BlockingRocketMQTemplate, too"
+            )
+        return producer.instance.calls
 
     def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         return self._calls.call(f"template.blocking.{name}", getattr(self._template, name), *args, **kwargs)
@@ -472,7 +478,7 @@ class BlockingRocketMQTemplate:
     ) -> SendResult:
         """Send one payload and return what the broker answered."""
         template = self._template
-        if queue is not None or cluster is not None or type(template).send is not _PLAIN_SEND:
+        if queue is not None or cluster is not None or getattr(type(template), "send", None) is not _PLAIN_SEND:
             result: SendResult = self._call(
                 "send", destination, payload, queue=queue, timeout=timeout, cluster=cluster, **options
             )

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
 
+import anyio.to_thread
 import pytest
 
 from rocketbox import (
@@ -331,6 +332,17 @@ async def test_time_passes_for_a_def_handler_that_waits_for_what_it_has_sent(ser
         await harness.template.send("calls", module.Order(number=7))
         await harness.drain()
         assert harness.app.get(module.Seen).billed == ["ReplyTimeoutError"]
+
+
+@pytest.mark.anyio
+async def test_a_template_of_a_tests_own_has_none_and_says_so(shop: ModuleType) -> None:
+    class Fake:
+        async def send(self, destination: str, payload: object) -> None: ...
+
+    async with shop.app.started(beans={RocketMQTemplate: Fake()}) as app:
+        blocking = app.get(BlockingRocketMQTemplate)
+        with pytest.raises(ClientStateError, match=r"the template is a .*Fake, which has no Producer"):
+            await anyio.to_thread.run_sync(blocking.send, "bills", "a")
 
 
 @pytest.mark.parametrize("handler", ["async def", "def"])
