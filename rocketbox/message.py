@@ -279,10 +279,10 @@ class MessageExt:
 
     __slots__ = (
         "_properties",
-        "_raw_properties",
         "body",
         "broker_name",
         "fields",
+        "raw_properties",
         "received_body",
         "reconsume_times",
         "topic",
@@ -298,7 +298,8 @@ class MessageExt:
         self.topic = topic
         self.broker_name = broker_name
         self.reconsume_times: int = fields[14]
-        self._raw_properties = raw_properties
+        self.raw_properties = raw_properties
+        """The property text as it was stored."""
         self._properties: dict[str, str] | None = None
 
     @property
@@ -308,17 +309,12 @@ class MessageExt:
 
     def _decoded(self) -> dict[str, str]:
         if self._properties is None:
-            self._properties = decode_properties(self._raw_properties)
+            self._properties = decode_properties(self.raw_properties)
         return self._properties
 
     def set_property(self, name: str, value: str) -> None:
         """Put a property on this copy of the message; the broker's is not touched."""
         self._decoded()[name] = value
-
-    @property
-    def raw_properties(self) -> bytes:
-        """The property text as it was stored."""
-        return self._raw_properties
 
     @property
     def tag(self) -> str | None:
