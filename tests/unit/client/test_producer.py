@@ -1068,7 +1068,16 @@ async def test_retry_send_keeps_its_id_and_moves_counts_into_the_header() -> Non
 
 def test_a_producer_offers_sends_and_what_its_instance_asks_and_nothing_of_how_they_are_tried() -> None:
     producer = Producer("G", name_server="127.0.0.1:9876")
-    sends = {"recall", "request", "send", "send_batch", "send_many", "send_one_way", "send_prepared"}
+    sends = {
+        "recall",
+        "request",
+        "send",
+        "send_batch",
+        "send_from_thread",
+        "send_many",
+        "send_one_way",
+        "send_prepared",
+    }
     assert {name for name in dir(producer) if not name.startswith("_")} == {
         *sends,
         *("transaction", "send_in_transaction", "add_transaction_checker", "check_transaction"),
