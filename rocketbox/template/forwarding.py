@@ -7,10 +7,15 @@ retries and delays of the first way once more.
 from __future__ import annotations
 
 from rocketbox.message import RESERVED_PROPERTIES, Message, MessageExt, Property
+from rocketbox.protocol.request_reply import ERROR_CLASS, TAKES_ERRORS
 
 __all__ = ["as_message"]
 
-OF_ITS_FIRST_WAY = RESERVED_PROPERTIES | {Property.TRANSACTION_ID, Property.SHARDING_KEY}
+OF_ITS_FIRST_WAY = RESERVED_PROPERTIES | {
+    *(Property.TRANSACTION_ID, "TRANSACTION_CHECK_TIMES"),
+    *(TAKES_ERRORS, ERROR_CLASS),
+    Property.SHARDING_KEY,  # said by the hash key
+}
 
 
 def as_message(message: MessageExt) -> Message:

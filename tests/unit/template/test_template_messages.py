@@ -180,6 +180,7 @@ def test_a_message_that_came_is_sent_on_with_what_belongs_to_it(template: Rocket
             "ORIGIN_MESSAGE_ID": "id",
             "TTL": "3000",
             "__transactionId__": "id",
+            "TRANSACTION_CHECK_TIMES": "2",
             "REAL_TOPIC": "departures",
         }
     )
