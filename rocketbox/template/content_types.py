@@ -94,11 +94,7 @@ class CodecMessageConverter(JsonMessageConverter):
         else:
             essence = _essence(content_type)
             if _is_json(essence):
-                codec = self._codec_of(type(payload))
-                if codec is not None and codec.content_type != JSON:
-                    raise PayloadError(
-                        f"a {type(payload).__qualname__} is written as {codec.content_type}, not as JSON"
-                    )
+                codec = self._struct_codec(type(payload))
             elif isinstance(payload, str) and essence not in self._by_content_type:
                 codec = None
             else:
@@ -108,23 +104,32 @@ class CodecMessageConverter(JsonMessageConverter):
         said = content_type is not None or codec.content_type == JSON
         return codec.write(payload), None if said else codec.content_type
 
-    def from_body(self, body: bytes, type_: Any) -> Any:
-        codec = self._codec_of(type_)
-        return super().from_body(body, type_) if codec is None else self._read(codec, body, type_)
-
     def decode(self, body: bytes, type_: Any, content_type: str | None) -> Any:
-        """The body as a value of a type, in the format that the content type names, if it is one of a codec."""
-        if content_type is None or type_ is bytes:
+        """The body as a value of a type, in the format that the content type names, if it is one of a codec or JSON."""
+        essence = "" if content_type is None or type_ is bytes else _essence(content_type)
+        if not _is_json(essence) and essence not in self._by_content_type:
             return self.from_body(body, type_)
-        codec = self._by_content_type.get(_essence(content_type))
-        return self.from_body(body, type_) if codec is None else self._read(codec, body, type_)
+        place = JSON if _is_json(essence) else essence
+        try:
+            reader = self._codec_readers[place, type_]
+        except KeyError:
+            reader = self._codec_readers[place, type_] = self._reader_of(place, type_)
+        except TypeError:  # an Annotated with unhashable metadata, which is not kept
+            reader = self._reader_of(place, type_)
+        return reader(body)
 
-    def check(self, type_: Any) -> None:
+    def build_reader(self, type_: Any) -> Reader:
         codec = self._codec_of(type_)
-        if codec is None:
-            super().check(type_)
-        else:
-            codec.reader(type_)
+        return super().build_reader(type_) if codec is None else codec.reader(type_)
+
+    def _reader_of(self, content_type: str, type_: Any) -> Reader:
+        codec = self._struct_codec(type_) if content_type == JSON else self._by_content_type[content_type]
+        return super().build_reader(type_) if codec is None else codec.reader(type_)
+
+    def _struct_codec(self, type_: Any) -> PayloadCodec | None:
+        """The codec that has a JSON of its own for a type."""
+        codec = self._codec_of(type_)
+        return codec if codec is not None and codec.content_type == JSON else None
 
     def _codec(self, essence: str) -> PayloadCodec:
         codec = self._by_content_type.get(essence)
@@ -146,15 +151,6 @@ class CodecMessageConverter(JsonMessageConverter):
             return found
         except TypeError:  # an Annotated with unhashable metadata
             return None
-
-    def _read(self, codec: PayloadCodec, body: bytes, type_: Any) -> Any:
-        try:
-            reader = self._codec_readers[codec.content_type, type_]
-        except KeyError:
-            reader = self._codec_readers[codec.content_type, type_] = codec.reader(type_)
-        except TypeError:
-            reader = codec.reader(type_)
-        return reader(body)
 
 
 def spring_content_type(payload: object, content_type: str | None) -> str:

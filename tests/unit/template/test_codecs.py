@@ -218,7 +218,7 @@ def test_messages_of_protobuf_are_told_by_their_type(template: RocketMQTemplate)
         read_payload(converter, b"\n", wrappers.StringValue, PROTOBUF)
     with pytest.raises(PayloadError, match="set a field"):
         write_payload(converter, wrappers.StringValue(), None)
-    with pytest.raises(PayloadError, match="not as JSON"):
+    with pytest.raises(PayloadError, match="cannot be written as JSON"):
         write_payload(converter, wrappers.StringValue(value="a"), "application/json")
     with pytest.raises(PayloadError, match="a class that protoc has made"):
         write_payload(converter, {"a": 1}, PROTOBUF)
@@ -235,6 +235,8 @@ def test_types_with_a_schema_are_written_in_avro() -> None:
     body, said = write_payload(converter, Seat(3, "A"), None)
     assert (body, said) == (b"\x06\x02A", AVRO)
     assert read_payload(converter, body, Seat, AVRO) == Seat(3, "A")
+    assert write_payload(converter, Seat(3, "A"), "application/json") == (b'{"row":3,"letter":"A"}', None)
+    assert read_payload(converter, b'{"row":3,"letter":"A"}', Seat, "application/json") == Seat(3, "A")
     for wrong in (b"\x06", b"", b"\x06\x02AA", b"\x06\x03"):
         with pytest.raises(PayloadError):
             read_payload(converter, wrong, Seat, AVRO)
