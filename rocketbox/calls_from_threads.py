@@ -1,7 +1,7 @@
 """Coroutine functions that threads have called in a loop, and wait for: the hand-off under blocking interfaces.
 
 Calls of many threads come into the loop together, by one wake-up for all that are waiting then; anyio's own way takes a
-wake-up, a task with a scope and a future for each, more than twice the processor time (benchmark "blocking sends").
+wake-up, a task with a scope and a future for each, 1.6 times the processor time (benchmark "blocking sends").
 A thread waits for a lock of its own, which the loop releases.
 
 What a call ends with is its caller's: the result, the error, or ClientStateError when the loop's side is closed

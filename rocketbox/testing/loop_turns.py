@@ -24,7 +24,8 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextvars import Context
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import anyio
 
@@ -58,10 +59,12 @@ LIBRARIES = (sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platstdl
 SITE = os.sep + "site-packages" + os.sep
 FRAMES = ("cr_frame", "gi_frame", "ag_frame")
 SHIELDS = "shield.<locals>._outer_done_callback"
+WRAPS = "_chain_future.<locals>._call_check_cancel"
 WAITS_FOR_ONE = frozenset({asyncio.wait_for.__code__, asyncio_tasks._cancel_and_wait.__code__})  # type: ignore[attr-defined]
 LEAVES_A_GROUP = frozenset({"__aexit__", "_aexit"})
 DRIVES_BY_HAND = frozenset({_resumed.__code__})  # it passes on what the handler waits for
 IN_THREADS = frozenset({WorkerPool.run.__code__, _in_a_thread.__code__})
+ResultT = TypeVar("ResultT")
 MOST_TURNS = 10_000  # of the loop, without rest, before one looks what goes on
 
 
@@ -82,7 +85,7 @@ class ThreadCall:
     what = "a thread"
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self.future: asyncio.Future[Any] | Future[Any] | None = None
+        self._future: asyncio.Future[Any] | Future[Any] | None = None
         self._function = function
         self._thread: int | None = None
         self._has_ended = False
@@ -95,15 +98,41 @@ class ThreadCall:
             self._has_ended = True
 
     @property
+    def future(self) -> asyncio.Future[Any] | Future[Any] | None:
+        """What is done when it has ended, or is not awaited any more."""
+        return self._future
+
+    @future.setter
+    def future(self, future: asyncio.Future[Any] | Future[Any]) -> None:
+        self._future = future
+        _calls[future] = self
+
+    async def awaited(self, work: Awaitable[ResultT]) -> ResultT:
+        """The result of what calls it in a thread; code that looks at tasks knows by this frame what is waited for."""
+        self.future = awaited = Future[Any]()  # it goes on before its thread has begun it as well
+        try:
+            return await work
+        finally:
+            awaited.cancel()
+
+    @property
     def goes_on(self) -> bool:
         """Whether it has not ended; what is cancelled before a thread begins it is never begun."""
-        awaited = self.future is not None and not self.future.done()
+        awaited = self._future is not None and not self._future.done()
         return awaited or (self._thread is not None and not self._has_ended)
+
+    @property
+    def waits_for_loop(self) -> bool:
+        """Whether its thread waits for what it has called in the loop, by the blocking template."""
+        return not self._has_ended and self._thread in threads_waiting_for_loops()
 
     @property
     def line(self) -> str:
         """Where it is."""
         return "" if self._thread is None else line_of_thread(sys._current_frames().get(self._thread))
+
+
+_calls: WeakKeyDictionary[Any, ThreadCall] = WeakKeyDictionary()  # by the future of each
 
 
 class _Entry:
@@ -343,6 +372,8 @@ def _real_wait(waiting: Any, awaited: Any, seen: set[int]) -> str | None:
     if isinstance(waiting, asyncio.Task):
         frames = frames_of(waiting.get_coro() if awaited is None else awaited)
         waiting = getattr(waiting, "_fut_waiter", None)
+    if waiting is not None and (call := _calls.get(waiting)) is not None and call.waits_for_loop:
+        return None
     if (others := _waited_for(waiting, frames)) is not None:
         found = [where for each in others if (where := _real_wait(each, None, seen)) is not None]
         if not found:
@@ -353,6 +384,10 @@ def _real_wait(waiting: Any, awaited: Any, seen: set[int]) -> str | None:
     for frame in reversed(frames):
         if frame.f_code in IN_THREADS:
             return "a worker thread" if _goes_on_by_itself(frame) else None
+        if frame.f_code is ThreadCall.awaited.__code__:
+            if frame.f_locals["self"].waits_for_loop:
+                return None
+            continue
         if frame.f_code.co_filename.startswith(OWN):
             return None
         if _is_users(frame.f_code.co_filename):
@@ -384,8 +419,9 @@ def _waited_for(future: Any, frames: list[FrameType]) -> list[Any] | None:
     if (children := getattr(future, "_children", None)) is not None:  # of asyncio.gather
         return list(children)
     for callback, _ in getattr(future, "_callbacks", None) or ():
-        if getattr(callback, "__qualname__", "") == SHIELDS:
-            return [inspect.getclosurevars(callback).nonlocals["inner"]]
+        name = getattr(callback, "__qualname__", "")
+        if name in (SHIELDS, WRAPS):
+            return [inspect.getclosurevars(callback).nonlocals["inner" if name == SHIELDS else "source"]]
     if not frames:
         return None
     code, known = frames[-1].f_code, frames[-1].f_locals

@@ -139,13 +139,13 @@ class Observer:
 
     @property
     def at_work(self) -> list[str]:
-        """What has not ended of handlers, their tasks included."""
-        calls = [f"handler {call.name}" for call in self._running]
-        return calls + [
-            f"task {task.get_name()!r}, which handler {running.call.name} has started,"
-            for running in self._left
-            for task in list(running.started)
-        ]
+        """What has not ended of handlers, their tasks and threads included."""
+        found = [f"handler {call.name}" for call in self._running]
+        for running in self._left:
+            by = f"handler {running.call.name} has started"
+            found += [f"task {task.get_name()!r}, which {by}," for task in list(running.started)]
+            found += [f"{call.what} that {by}" for call in list(running.threads) if call.waits_for_loop]
+        return found
 
     @property
     def current_call(self) -> Call | None:
@@ -458,6 +458,8 @@ class Observer:
                 if where is not None and not is_held_by(sending, task, None):
                     yield RealWait(f"task {task.get_name()!r}, which handler {name} has started,", where)
             for call in list(running.threads):
+                if call.waits_for_loop:
+                    continue
                 began = "set" if isinstance(call, TimerCall) else "started"
                 yield RealWait(f"{call.what} that handler {name} has {began}", call.line)
         for task in self.others:

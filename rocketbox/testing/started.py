@@ -23,6 +23,7 @@ from typing import Any
 import anyio
 from anyio._backends._asyncio import AsyncIOBackend
 
+from rocketbox.calls_from_threads import threads_waiting_for_loops
 from rocketbox.hints import place_of
 from rocketbox.testing.loop_turns import ThreadCall, is_users_own, is_users_own_code, line_of_thread
 
@@ -61,6 +62,11 @@ class StartedThread:
         return self._thread.ident is None or self._thread.is_alive()
 
     @property
+    def waits_for_loop(self) -> bool:
+        """Whether it waits for what it has called in the loop, by the blocking template."""
+        return self._thread.ident in threads_waiting_for_loops()
+
+    @property
     def line(self) -> str:
         """Where it is."""
         return line_of_thread(sys._current_frames().get(self._thread.ident or 0))
@@ -70,6 +76,7 @@ class TimerCall:
     """What ``loop.call_later(...)`` is to call, unless ``handle`` is cancelled."""
 
     what = "a timer"
+    waits_for_loop = False
 
     def __init__(self, function: Callable[..., object]) -> None:
         self.handle: Any = None  # of the loop
@@ -124,9 +131,9 @@ class _Taps:
             call = submitted(function, _who_hands_over(sys._getframe(1))) if self._is_on else None
             if call is None:
                 return submit(pool, function, *args, **named)
-            call.future = submit(pool, call, *args, **named)
+            call.future = future = submit(pool, call, *args, **named)
             in_thread(call)
-            return call.future
+            return future
 
         self._wrap(threading.Thread, "__init__", made)
         self._wrap(threading.Thread, "start", tell_and_start)
@@ -135,16 +142,12 @@ class _Taps:
         run_in_thread = AsyncIOBackend.run_sync_in_worker_thread.__func__  # type: ignore[attr-defined]
 
         @functools.wraps(run_in_thread)
-        async def run_and_tell(backend: Any, function: Callable[..., Any], args: Any, **named: Any) -> Any:
+        def run_and_tell(backend: Any, function: Callable[..., Any], args: Any, **named: Any) -> Any:
             call = submitted(function, _who_hands_over(sys._getframe(1))) if self._is_on else None
             if call is None:
-                return await run_in_thread(backend, function, args, **named)
-            call.future = awaited = Future[Any]()  # it goes on before its thread has begun it as well
+                return run_in_thread(backend, function, args, **named)
             in_thread(call)
-            try:
-                return await run_in_thread(backend, call, args, **named)
-            finally:
-                awaited.cancel()
+            return call.awaited(run_in_thread(backend, call, args, **named))
 
         self._wrap(AsyncIOBackend, "run_sync_in_worker_thread", classmethod(run_and_tell))  # type: ignore[arg-type]
 

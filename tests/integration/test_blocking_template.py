@@ -22,7 +22,7 @@ from rocketbox import (
     NotStartedError,
     RocketMQTemplate,
 )
-from rocketbox.testing import Harness
+from rocketbox.testing import Harness, StuckError
 from tests.support.framework.services import ServiceMaker
 from tests.support.waiting import PATIENCE
 
@@ -332,6 +332,73 @@ async def test_time_passes_for_a_def_handler_that_waits_for_what_it_has_sent(ser
         await harness.template.send("calls", module.Order(number=7))
         await harness.drain()
         assert harness.app.get(module.Seen).billed == ["ReplyTimeoutError"]
+
+
+IN_A_THREAD = {
+    "anyio.to_thread": "await anyio.to_thread.run_sync(ask)",
+    "asyncio.to_thread": "await asyncio.to_thread(ask)",
+    "an executor": "await asyncio.get_running_loop().run_in_executor(None, ask)",
+    "a pool of its own": "await asyncio.wrap_future(pool.submit(ask))",
+    "a task": "await asyncio.create_task(asyncio.to_thread(ask))",
+    "a thread of its own": "threading.Thread(target=ask).start()",
+}
+
+
+@pytest.mark.parametrize("way", IN_A_THREAD)
+@pytest.mark.anyio
+async def test_time_passes_for_a_thread_that_a_handler_lets_wait(service: ServiceMaker, way: str) -> None:
+    module = service(
+        SHOP
+        + f"""
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
+    pool = ThreadPoolExecutor(1)
+
+    @rocketmq_listener(topic="calls", consumer_group="calls")
+    async def call(order: Order, seen: Seen) -> None:
+        def ask() -> None:
+            try:
+                app.template.blocking.send_and_receive("nobody", order, Order, timeout="30s")
+            except Exception as error:
+                seen.billed.append(type(error).__name__)
+
+        {IN_A_THREAD[way]}
+""",
+        SETTINGS,
+    )
+    async with Harness(module.app, patience=1.0) as harness:
+        await harness.template.send("calls", module.Order(number=7))
+        await harness.drain()
+        assert harness.app.get(module.Seen).billed == ["ReplyTimeoutError"]
+    module.pool.shutdown()
+
+
+@pytest.mark.anyio
+async def test_no_time_passes_for_who_joins_a_thread_that_waits_and_the_error_names_the_line(
+    service: ServiceMaker,
+) -> None:
+    module = service(
+        SHOP
+        + """
+    @rocketmq_listener(topic="calls", consumer_group="calls")
+    def call(order: Order, template: BlockingRocketMQTemplate) -> None:
+        thread = threading.Thread(target=ask, args=(template, order))
+        thread.start()
+        thread.join()
+
+    def ask(template: BlockingRocketMQTemplate, order: Order) -> None:
+        try:
+            template.send_and_receive("nobody", order, Order, timeout="30s")
+        except Exception:
+            pass
+""",
+        SETTINGS,
+    )
+    async with Harness(module.app, patience=0.2) as harness:
+        await harness.template.send("calls", module.Order(number=7))
+        with pytest.raises(StuckError, match=r"a thread of calls waits at .*:50 in call"):
+            await harness.drain()
 
 
 @pytest.mark.anyio

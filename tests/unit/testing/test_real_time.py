@@ -422,3 +422,28 @@ async def test_a_start_that_hangs_is_named_with_its_line_and_ends(slow: ModuleTy
         await harness.send("others", "one")
         await harness.drain()
         assert len(harness.calls("other")) == 1
+
+
+async def test_no_time_passes_under_a_scheduled_function_that_awaits_a_thread_of_anyio(service: ServiceMaker) -> None:
+    module: Any = service(
+        """
+import time
+import anyio
+from rocketbox import RocketBox
+
+app = RocketBox("rounds", scan=[__name__])
+seen, virtual = [], None
+
+@app.every("10m")
+async def round() -> None:
+    begun = virtual()
+    await anyio.to_thread.run_sync(time.sleep, 0.02)
+    seen.append(virtual() - begun)
+""",
+        "",
+    )
+    async with Harness(module.app) as harness:
+        module.virtual = lambda: harness.now
+        await harness.advance("25m")
+        assert len(module.seen) >= 2
+        assert {passed.total_seconds() for passed in module.seen} == {0.0}
