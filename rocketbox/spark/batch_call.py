@@ -22,6 +22,7 @@ from rocketbox.clock import Clock
 from rocketbox.errors import ClientStateError
 from rocketbox.loops import call_soon_from_thread
 from rocketbox.spark.batch import SparkBatch
+from rocketbox.spark.body_formats import is_foreign
 from rocketbox.spark.deliveries import Delivery
 from rocketbox.spark.listener_options import SparkListenerOptions
 from rocketbox.spark.servers import Servers
@@ -75,6 +76,7 @@ def delivery_of(
         on_invalid=options.on_invalid,
         clock=clock,
         send_letters=send_letters,
+        has_own_bodies=is_foreign(options.source_options),
     )
 
 

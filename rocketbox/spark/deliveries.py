@@ -76,8 +76,12 @@ class Delivery:
         on_invalid: OnInvalidBody,
         clock: Clock,
         send_letters: Callable[[DataFrame, str, Servers], object] | None = None,
+        has_own_bodies: bool = False,
     ) -> None:
-        """``send_letters(letters, group, servers)`` sends dead letters (None: Spark's processes do)."""
+        """``send_letters(letters, group, servers)`` sends dead letters (None: Spark's processes do).
+
+        ``has_own_bodies``: those of the rows are not what was sent, which is fetched once more for dead letters.
+        """
         self._label = label
         self._where = where
         self._group = group
@@ -86,6 +90,7 @@ class Delivery:
         self._on_invalid = on_invalid
         self._clock = clock
         self._send_letters = send_letters or write_letters
+        self._has_own_bodies = has_own_bodies
         self._log = RareLog(_log, PERIOD)
         self._waiting: list[tuple[int, Observation]] = []
         self._untold = 0
@@ -166,15 +171,23 @@ class Delivery:
         if number := found.count():
             reason = reason_of(found.columns).alias("reason")
             whole = found.select(f"{MESSAGE}.*", reason) if MESSAGE in found.columns else found.select("*", reason)
-            self._send_letters(whole, self._group, servers)
+            self._send_letters(self._as_sent(whole), self._group, servers)
             self._saw(number, batch)
 
     def dead_letter(self, messages: DataFrame, reason: str, servers: Servers) -> int:
         """Send messages, with the columns of a read, to the group's dead-letter topic; how many they were."""
         counted = Observation()
-        letters = messages.withColumn("reason", f.lit(reason)).observe(counted, f.count(f.lit(1)).alias("letters"))
+        letters = (
+            self._as_sent(messages)
+            .withColumn("reason", f.lit(reason))
+            .observe(counted, f.count(f.lit(1)).alias("letters"))
+        )
         self._send_letters(letters, self._group, servers)
         return int(counted.get["letters"])
+
+    def _as_sent(self, messages: DataFrame) -> DataFrame:
+        """Without the bodies that nobody has sent."""
+        return messages.withColumn("body", f.lit(None).cast("binary")) if self._has_own_bodies else messages
 
     def _refusal(self, row: Any, columns: list[str]) -> InvalidRowError:
         message = row[MESSAGE] if MESSAGE in columns else row

@@ -7,6 +7,7 @@ Binary, intervals, variants and maps whose keys are no text have no JSON that al
 
 from __future__ import annotations
 
+import base64
 import datetime
 import json
 from collections.abc import Callable, Sequence
@@ -16,9 +17,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import types as t
 
-__all__ = ["column_values", "encode_json", "json_form"]
+__all__ = ["base64_form", "binary_form", "column_values", "encode_json", "json_form", "plain_form"]
 
 Convert = Callable[[Any], Any]
+Leaf = Callable[[t.DataType, str], Convert | None]
 AS_IT_IS = (t.StringType, t.CharType, t.VarcharType, t.BooleanType, t.IntegralType, t.FractionalType, t.NullType)
 
 
@@ -69,6 +71,25 @@ def json_form(kind: t.DataType, name: str) -> Convert | None:
 
     ``name`` is the column, for the ValueError that says what cannot be written, and what to do.
     """
+    return _form(kind, name, _json_leaf)
+
+
+def binary_form(kind: t.DataType, name: str) -> Convert | None:
+    """As :func:`json_form`, for a format that has bytes."""
+    return _form(kind, name, lambda kind, name: None if isinstance(kind, t.BinaryType) else _json_leaf(kind, name))
+
+
+def base64_form(kind: t.DataType, name: str) -> Convert | None:
+    """As :func:`json_form`, with bytes as base64."""
+    return _form(kind, name, lambda kind, name: _base64 if isinstance(kind, t.BinaryType) else _json_leaf(kind, name))
+
+
+def plain_form(kind: t.DataType, name: str) -> Convert | None:
+    """Python's own types for all, for a format that has times and decimals."""
+    return _form(kind, name, lambda kind, name: None)
+
+
+def _json_leaf(kind: t.DataType, name: str) -> Convert | None:
     if isinstance(kind, t.DecimalType):
         return _decimal
     if isinstance(kind, AS_IT_IS):
@@ -77,17 +98,22 @@ def json_form(kind: t.DataType, name: str) -> Convert | None:
         return _timestamp
     if isinstance(kind, t.TimestampNTZType | t.DateType):
         return _iso
-    if isinstance(kind, t.ArrayType):
-        return _array(json_form(kind.elementType, f"{name}[]"))
-    if isinstance(kind, t.MapType):
-        if not isinstance(kind.keyType, t.StringType):
-            raise ValueError(f"column {name} is a map with keys of {kind.keyType.simpleString()}; JSON's are text")
-        return _map(json_form(kind.valueType, f"{name}[]"))
-    if isinstance(kind, t.StructType):
-        return _struct(struct_names(kind, name), [json_form(each.dataType, f"{name}.{each.name}") for each in kind])
     what = f"column {name} is {kind.simpleString()}, which has no JSON that all readers agree on"
     how = "as text (cast(.. as string)) or as base64(..)" if isinstance(kind, t.BinaryType) else "as text"
     raise ValueError(f"{what}; write it {how}")
+
+
+def _form(kind: t.DataType, name: str, leaf: Leaf) -> Convert | None:
+    if isinstance(kind, t.ArrayType):
+        return _array(_form(kind.elementType, f"{name}[]", leaf))
+    if isinstance(kind, t.MapType):
+        if not isinstance(kind.keyType, t.StringType):
+            raise ValueError(f"column {name} is a map with keys of {kind.keyType.simpleString()}; JSON's are text")
+        return _map(_form(kind.valueType, f"{name}[]", leaf))
+    if isinstance(kind, t.StructType):
+        converts = [_form(each.dataType, f"{name}.{each.name}", leaf) for each in kind]
+        return _struct(struct_names(kind, name), converts)
+    return leaf(kind, name)
 
 
 def struct_names(kind: t.StructType, name: str) -> list[str]:
@@ -100,6 +126,10 @@ def struct_names(kind: t.StructType, name: str) -> list[str]:
 
 def _decimal(value: Decimal | None) -> str | None:
     return None if value is None else format(value, "f")
+
+
+def _base64(value: bytes | None) -> str | None:
+    return None if value is None else base64.b64encode(value).decode()
 
 
 def _timestamp(value: datetime.datetime | None) -> str | None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Self
 
+from rocketbox.spark.body_formats import READ_FORMAT_OPTIONS, body_format_of
 from rocketbox.spark.columns import choose_columns
 from rocketbox.spark.option_values import OptionTable, SourceOption, Use
 from rocketbox.spark.selection import Selection, assigned_queues
@@ -123,6 +124,7 @@ OPTIONS = (
         "`true`",
         kafka=("includeHeaders",),
     ),
+    *READ_FORMAT_OPTIONS,
 )
 _ASKED = "a broker that does not answer is asked for a minute"
 _TABLE = OptionTable(
@@ -162,6 +164,7 @@ class SourceOptions:
         self.max_partitions = values.number("maxPartitions")
         said = values.switch("includeProperties", True) if "includeProperties" in values else None
         self.columns = choose_columns(values.text("columns"), said)
+        self.body_format = body_format_of(values)
         if self.group is None:
             if self.commit_offsets:
                 raise ValueError("option commitOffsets is true; then the option group must say whose offsets they are")

@@ -14,7 +14,17 @@ import pyarrow as pa
 from pyspark.sql import types as t
 
 from rocketbox.message import RESERVED_PROPERTIES, Message
-from rocketbox.spark.json_values import Convert, column_values, encode_json, json_form, struct_names
+from rocketbox.spark.body_formats import CONTENT_TYPE, AvroFormat, BodyFormat, MessagePackFormat, ProtobufFormat
+from rocketbox.spark.json_values import (
+    Convert,
+    base64_form,
+    binary_form,
+    column_values,
+    encode_json,
+    json_form,
+    plain_form,
+    struct_names,
+)
 from rocketbox.spark.write_options import WriteOptions
 
 __all__ = ["DEDUP_KEY", "OutgoingPlan", "RowError", "digest_of"]
@@ -39,6 +49,10 @@ MEANT = {
     "tags": "tag", "key": "keys", "headers": "properties", "sharding_key": "hash_key", "delay": "delay_level",
     "partition": "hash_key", "payload": "body", "data": "body", "delaylevel": "delay_level", "hashkey": "hash_key",
 }  # fmt: skip
+FORMS: Mapping[type[BodyFormat], Callable[[t.DataType, str], Convert | None]] = {
+    MessagePackFormat: binary_form, AvroFormat: plain_form, ProtobufFormat: base64_form,
+}  # fmt: skip
+"""What a format takes values as."""
 BY_OPTION = {"topic": "topic", "tag": "tag", "delay_level": "delayLevel", "hash_key": "hashKey"}
 
 
@@ -55,6 +69,10 @@ class OutgoingPlan:
 
     def __init__(self, schema: t.StructType, options: WriteOptions) -> None:
         self._options = options
+        self._format = options.body_format
+        self._form = json_form if self._format is None else FORMS[type(self._format)]
+        self._encode = encode_json if self._format is None else self._format.to_body
+        self._what = "JSON" if self._format is None else self._format.content_type
         self._columns: dict[str, int] = {}
         self._json: list[tuple[str, int, Convert | None]] = []
         ignored = {name.lower() for name in options.ignore_columns}
@@ -70,7 +88,7 @@ class OutgoingPlan:
         self._check_once()
         self._value: Convert | None = None
         if "value" in self._columns:
-            self._value = json_form(schema.fields[self._columns["value"]].dataType, "value")
+            self._value = self._form(schema.fields[self._columns["value"]].dataType, "value")
         self._text_keys = "keys" in self._columns and isinstance(
             schema.fields[self._columns["keys"]].dataType, t.StringType
         )
@@ -86,7 +104,7 @@ class OutgoingPlan:
             if name not in left:
                 raise ValueError(f"option jsonColumns names {name!r}, and the frame has no such column to write")
             index = left.pop(name)
-            self._json.append((name, index, json_form(schema.fields[index].dataType, name)))
+            self._json.append((name, index, self._form(schema.fields[index].dataType, name)))
         if not self._json:
             raise ValueError(
                 "option jsonColumns is *, and all columns of the frame are parts of messages; leave it out"
@@ -124,6 +142,11 @@ class OutgoingPlan:
             )
         if len(given) > 1:
             raise ValueError(f"the payload is not clear: there are {' and '.join(given)}; keep one of them")
+        if self._format is not None and given == ["body"]:
+            raise ValueError(
+                "option bodyFormat says what value or jsonColumns become, and the payload is the column body, which "
+                "stays as it is; leave the option out"
+            )
 
     def _check_once(self) -> None:
         for part, option in BY_OPTION.items():
@@ -170,6 +193,8 @@ class OutgoingPlan:
                 message = Message(
                     topics[row], body, tags[row], keys, properties, hash_keys[row], levels[row] or 0
                 )  # fmt: skip
+                if self._format is not None:
+                    properties[CONTENT_TYPE] = self._format.content_type
                 properties[DEDUP_KEY] = key_of(row, digest_of(message))
             except ValueError as error:
                 yield RowError(row, str(error))
@@ -187,9 +212,9 @@ class OutgoingPlan:
                 if value is None:
                     yield ValueError("its value is null; RocketMQ has no message without a body")
                 elif isinstance(value, ValueError):
-                    yield ValueError(f"its value has no JSON: {value}")
+                    yield ValueError(f"its value has no {self._what}: {value}")
                 else:
-                    yield _json(convert(value))
+                    yield self._body(convert(value))
             return
         columns = [
             (name, column_values(batch.column(index)), convert or _as_it_is) for name, index, convert in self._json
@@ -198,9 +223,15 @@ class OutgoingPlan:
             wrong = [(name, values[row]) for name, values, _ in columns if isinstance(values[row], ValueError)]
             if wrong:
                 name, error = wrong[0]
-                yield ValueError(f"its column {name} has no JSON: {error}")
+                yield ValueError(f"its column {name} has no {self._what}: {error}")
             else:
-                yield _json({name: convert(values[row]) for name, values, convert in columns})
+                yield self._body({name: convert(values[row]) for name, values, convert in columns})
+
+    def _body(self, value: Any) -> bytes | ValueError:
+        try:
+            return self._encode(value)
+        except ValueError as error:
+            return ValueError(f"its value has no {self._what}: {error}")
 
     def _keys(self, keys: Any) -> tuple[str, ...]:
         if keys is None:
@@ -223,13 +254,6 @@ class OutgoingPlan:
 
 def _as_it_is(value: Any) -> Any:
     return value
-
-
-def _json(value: Any) -> bytes | ValueError:
-    try:
-        return encode_json(value)
-    except ValueError as error:
-        return ValueError(f"its value has no JSON: {error}")
 
 
 def digest_of(message: Message) -> str:

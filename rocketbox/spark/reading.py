@@ -46,7 +46,9 @@ def read_ranges(ranges: Sequence[QueueRange], options: SourceOptions) -> Iterato
     """The messages of the ranges, in their order, as record batches."""
     thread = client(options.servers)
     namespace = Namespace(options.servers.namespace or "")
-    decoder = RecordDecoder(options.columns, parse_subscription("", options.tags).tags_set, namespace)
+    decoder = RecordDecoder(
+        options.columns, parse_subscription("", options.tags).tags_set, namespace, options.body_format
+    )
     reading = Reading(ranges, options, thread.clock, beginnings_of(thread))
     running = thread.start(reading.run)
 

@@ -12,7 +12,7 @@ cannot be read: it has a null body and the reason in ``_error``. Which pulls are
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Final
@@ -37,6 +37,7 @@ from rocketbox.protocol.stored_message import (
     decode_messages,
     encode_stored_message,
 )
+from rocketbox.spark.body_formats import CONTENT_TYPE, BodyFormat
 from rocketbox.spark.columns import COLUMNS, ERROR
 from rocketbox.spark.property_columns import Places, Properties, slices
 
@@ -160,15 +161,23 @@ class _Records:
 class RecordDecoder:
     """Makes record batches of pulls: ``columns``, and only messages with one of ``tags`` where there are any.
 
-    Topics are as their users know them who are in ``namespace``; properties stay as they are stored.
+    Topics are as their users know them who are in ``namespace``; properties stay as they are stored. Bodies of a
+    ``body_format`` become JSON text; one that is none is null, and ``_error`` says why.
     """
 
-    def __init__(self, columns: Sequence[str], tags: Collection[str] = (), namespace: Namespace = NO_NAMESPACE) -> None:
+    def __init__(
+        self,
+        columns: Sequence[str],
+        tags: Collection[str] = (),
+        namespace: Namespace = NO_NAMESPACE,
+        body_format: BodyFormat | None = None,
+    ) -> None:
         self._namespace = namespace
         self.schema = arrow_schema(columns)
         self._columns = tuple(columns)
         self._tags = pa.array(sorted(tags), pa.string()) if tags else None
         self._has_body = "body" in columns
+        self._body_format = body_format
         self._has_properties = bool(tags) or not _FROM_PROPERTIES.isdisjoint(columns)
 
     def record_batches(self, pulled: Sequence[Pulled]) -> Iterator[Any]:
@@ -209,10 +218,14 @@ class RecordDecoder:
         }
         if "topic" in self._columns:
             columns["topic"] = self._plain(places.topics(errors))
-        if self._has_properties:
-            columns |= self._from_properties(places, head)
+        to_json = self._body_format.to_json if self._has_body and self._body_format is not None else None
+        if self._has_properties or to_json is not None:
+            properties = Properties(places.property_texts())
+            columns |= self._from_properties(properties, places, head)
         if self._has_body:
             bodies = places.bodies()
+            if to_json is not None:
+                bodies = _converted(bodies, properties.named(CONTENT_TYPE), to_json, errors)
             if errors:
                 bodies = pc.if_else(_mask(errors, len(bodies)), pa.scalar(None, pa.binary()), bodies)
             columns["body"] = bodies
@@ -239,9 +252,8 @@ class RecordDecoder:
         names = pa.array([self._namespace.unwrap(name) for name in known.dictionary.to_pylist()], pa.string())
         return names.take(known.indices)
 
-    def _from_properties(self, places: _Layout, head: Any) -> dict[str, Any]:
+    def _from_properties(self, properties: Properties, places: _Layout, head: Any) -> dict[str, Any]:
         """The columns that are read from property texts."""
-        properties = Properties(places.property_texts())
         columns: dict[str, Any] = {}
         if "msg_id" in self._columns:
             ids = properties.named(Property.UNIQ_KEY)
@@ -264,6 +276,20 @@ class RecordDecoder:
             }  # fmt: skip
             rows[row] = {name: known.get(name) for name in self._columns}
         return pa.RecordBatch.from_pylist(rows, schema=self.schema)
+
+
+def _converted(
+    bodies: Any, content_types: Any, convert: Callable[[bytes, str | None], bytes], errors: dict[int, str]
+) -> Any:
+    """What is made of each body; null where there is nothing to be made, for the reason in ``errors``."""
+    made: list[bytes | None] = []
+    for row, (body, said) in enumerate(zip(bodies.to_pylist(), content_types.to_pylist(), strict=True)):
+        try:
+            made.append(None if row in errors else convert(body, said))
+        except ValueError as error:
+            errors[row] = str(error)
+            made.append(None)
+    return pa.array(made, pa.binary())
 
 
 class _Layout:

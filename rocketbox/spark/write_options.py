@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rocketbox.spark.body_formats import WRITE_FORMAT_OPTIONS, body_format_of
 from rocketbox.spark.option_values import OptionTable, SourceOption
 from rocketbox.spark.servers import KEYS_ARE_NO_OPTIONS, SERVER_OPTIONS, servers_of
 
@@ -31,6 +32,7 @@ WRITE_OPTIONS = (
         "Columns that become the fields of a JSON body, with commas, such as `number, item`; `*`: all that are no part "
         "of a message.",
     ),
+    *WRITE_FORMAT_OPTIONS,
     SourceOption(
         "ignoreColumns",
         "Columns that are left out, with commas. A column that is neither a part of a message nor named is refused.",
@@ -44,7 +46,7 @@ WRITE_OPTIONS = (
     SourceOption(
         "deadLettersOf",
         "A consumer group: rows that were read become dead letters of it, with a column `reason`. Instead of `topic`, "
-        "`tag`, `hashKey`, `delayLevel` and `jsonColumns`.",
+        "`tag`, `hashKey`, `delayLevel`, `jsonColumns` and `bodyFormat`.",
     ),
     SourceOption(
         "writeId",
@@ -101,6 +103,7 @@ class WriteOptions:
         self.hash_key = values.text("hashKey")
         self.delay_level = values.number("delayLevel") or 0
         self.json_columns = values.names("jsonColumns")
+        self.body_format = body_format_of(values)
         self.ignore_columns = values.names("ignoreColumns") or ()
         self.drop_reserved = values.word("reservedProperties", ("fail", "drop")) == "drop"
         self.dead_letters_of = values.text("deadLettersOf")
@@ -111,7 +114,8 @@ class WriteOptions:
         self.max_in_flight = values.number("maxInFlight") or IN_FLIGHT
         self.max_in_flight_bytes = values.size("maxInFlightBytes") or BYTES_IN_FLIGHT
         if self.dead_letters_of is not None:
-            given = [name for name in ("topic", "tag", "hashKey", "delayLevel", "jsonColumns") if name in values]
+            others = ("topic", "tag", "hashKey", "delayLevel", "jsonColumns", "bodyFormat")
+            given = [name for name in others if name in values]
             if given:
                 raise ValueError(
                     f"option {given[0]} does not go together with deadLettersOf: a dead letter goes to the "

@@ -250,11 +250,9 @@ class AvroCodec(PayloadCodec):
 
     def write(self, payload: Any) -> bytes:
         schema = self._schema(type(payload))
-        written = io.BytesIO()
+        written, data = io.BytesIO(), self._data.dump(payload, self.content_type)
         try:
-            self._fastavro.schemaless_writer(written, schema, self._data.dump(payload, self.content_type))
-        except PayloadError:
-            raise
+            self._fastavro.schemaless_writer(written, schema, data, strict_allow_default=True)  # drops nothing silently
         except Exception as error:  # fastavro raises what the first wrong field does: KeyError, ValueError, TypeError
             raise unwritable(payload, self.content_type, error) from error
         return written.getvalue()

@@ -186,7 +186,9 @@ def frame_of_records(
     """The rows of a batch of these records, with the columns and tags that the listener's query would ask for."""
     said = {"nameServer": "memory:9876", "topic": options.topic, "group": options.group}
     source = SourceOptions({**said, "tags": options.selector_expression, **options.source_options})
-    decoder = RecordDecoder(source.columns, parse_subscription("", source.tags).tags_set)
+    decoder = RecordDecoder(
+        source.columns, parse_subscription("", source.tags).tags_set, body_format=source.body_format
+    )
     data, starts = bytearray(), []
     for record in records:
         starts.append(len(data))

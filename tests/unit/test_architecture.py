@@ -54,7 +54,8 @@ LADDER: dict[str, str] = {
     "nameserver broker",
     "spark.columns": "",
     "spark.property_columns": "",
-    "spark.record_columns": "errors message protocol spark.columns spark.property_columns",
+    "spark.body_formats": "spark.option_values",
+    "spark.record_columns": "errors message protocol spark.body_formats spark.columns spark.property_columns",
     "spark.offsets": "message",
     "spark.checkpoint": "errors message",
     "spark.limits": "message spark.offsets",
@@ -65,7 +66,8 @@ LADDER: dict[str, str] = {
     "spark.starting": "message client spark.looking spark.offsets",  # as above
     "spark.option_values": "durations sizes",
     "spark.servers": "protocol spark.option_values",
-    "spark.options": "spark.columns spark.option_values spark.selection spark.servers spark.starting",
+    "spark.options": "spark.body_formats spark.columns spark.option_values spark.selection spark.servers "
+    "spark.starting",
     "spark.worker_log": "",
     "spark.worker_client": "errors clock message protocol remoting client spark.servers spark.worker_log",
     "spark.asking": "errors message spark.worker_client",
@@ -85,9 +87,9 @@ LADDER: dict[str, str] = {
     "spark.offsets spark.options spark.pull_plan spark.record_columns spark.worker_client",
     "spark.readers": "message client spark.checkpoint spark.mirror spark.offsets spark.options spark.progress "
     "spark.pushdown spark.reading spark.selection spark.starting spark.worker_client",
-    "spark.write_options": "spark.option_values spark.servers",
+    "spark.write_options": "spark.body_formats spark.option_values spark.servers",
     "spark.json_values": "",
-    "spark.outgoing": "message spark.json_values spark.write_options",
+    "spark.outgoing": "message spark.body_formats spark.json_values spark.write_options",
     "spark.dead_letters": "errors clock message protocol client spark.group_topics spark.offsets spark.outgoing "
     "spark.worker_client",
     "spark.writing": "errors clock message client spark.dead_letters spark.outgoing spark.worker_client "
@@ -95,8 +97,9 @@ LADDER: dict[str, str] = {
     "spark.source": "spark.columns spark.options spark.readers spark.writing",
     "spark.discovery": "spark.source",
     "spark": "declarations sizes errors clock tasks frames loops rare_log safe_repr hints blocking message storage "
-    "marks protocol remoting client template listeners spark spark.checkpoint spark.columns spark.mirror spark.offsets "
-    "spark.options spark.progress spark.servers spark.starting spark.taken_away spark.worker_client",
+    "marks protocol remoting client template listeners spark spark.body_formats spark.checkpoint spark.columns "
+    "spark.mirror spark.offsets spark.options spark.progress spark.servers spark.starting spark.taken_away "
+    "spark.worker_client",
     "boot": "durations sizes errors clock tasks frames hints loops own_failures safe_repr",
     "autoconfigure": "declarations durations sizes errors clock tasks hints safe_repr own_failures blocking "
     "loops message marks protocol remoting client template listeners spark boot storage local_servers embedded "

@@ -87,6 +87,11 @@ async def letters(rows: DataFrame, batch: SparkBatch, template: RocketMQTemplate
     await template.send("counts", str(count))
     return count
 
+@rocketmq_spark_listener(topic="orders", consumer_group="packed", schema=Order, on_invalid="dead-letter",
+                         options={"bodyFormat": "messagepack"})
+def packed(rows: DataFrame) -> list[Any]:
+    return [(row.number, row.item) for row in rows.collect()]
+
 folder = ""
 
 @rocketmq_spark_listener(topic="orders", consumer_group="lake", persist=True)
@@ -193,6 +198,19 @@ async def test_invalid_rows_become_dead_letters(lake: ModuleType, tmp_path: Path
         assert str(misfit.why) == "its body does not fit the schema of the listener"
         assert misfit.message.properties["DLQ_ORIGIN_TOPIC"] == "orders"
         assert "decompress" in str(unreadable.why) or "compress" in str(unreadable.why)
+
+
+async def test_bodies_of_another_format_fit_or_are_dead_letters_as_they_were_sent(lake: ModuleType) -> None:
+    msgpack = pytest.importorskip("msgpack")
+    fits, misfit = msgpack.packb({"number": 1, "item": "lamp"}), msgpack.packb({"item": "lamp"})
+    async with Harness(lake.app) as harness:
+        payloads = [fits, Message("orders", b'{"number":2}', properties={"contentType": "application/json"})]
+        assert await harness.batch(lake.packed, [*payloads, misfit, b"\xc1"]) == [(1, "lamp"), (2, None)]
+        letters = harness.dead_letters("packed")
+        assert [(letter.body, str(letter.why)) for letter in letters] == [
+            (misfit, "its body does not fit the schema of the listener"),
+            (b"\xc1", "its body of 1 bytes is no application/msgpack (FormatError)"),
+        ]
 
 
 def test_a_batch_comes_again_after_a_failure(lake: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

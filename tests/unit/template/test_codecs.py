@@ -202,6 +202,13 @@ def test_structs_are_written_in_json_and_in_message_pack(converter: CodecMessage
         converter.from_body(b"{", bag)
 
 
+def test_avro_drops_no_field_that_its_schema_has_not() -> None:
+    pytest.importorskip("fastavro")
+    without_letter = {"type": "record", "name": "Seat", "fields": SCHEMA["fields"][:1]}
+    with pytest.raises(PayloadError, match=r"a payload of type Seat cannot be written as application/avro: .*letter"):
+        write_payload(CodecMessageConverter([AvroCodec({Seat: without_letter})]), Seat(12, "A"), None)
+
+
 # --- Protobuf --------------------------------------------------------------------------------------------------------
 
 

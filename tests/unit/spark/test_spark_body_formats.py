@@ -1,0 +1,291 @@
+"""Bodies in MessagePack, Avro and Protobuf, as rows and from rows: beside what the codecs of listeners make of them."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+import sys
+from decimal import Decimal
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("msgpack")
+pytest.importorskip("fastavro")
+pytest.importorskip("google.protobuf")
+
+import pyarrow as pa
+from pydantic import BaseModel
+from pyspark.serializers import CloudPickleSerializer
+from pyspark.sql import types as t
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from rocketbox import AvroCodec, CodecMessageConverter, MessagePackCodec, ProtobufCodec
+from rocketbox.message import Message, MessageQueue, encode_properties
+from rocketbox.protocol.stored_message import StoredMessage, encode_stored_message
+from rocketbox.spark.options import SourceOptions
+from rocketbox.spark.outgoing import OutgoingPlan, RowError
+from rocketbox.spark.record_columns import Pulled, RecordDecoder, record_starts
+from rocketbox.spark.write_options import WriteOptions
+from rocketbox.template.content_types import write_payload
+from tests.support.spark.order_descriptors import MESSAGE, order_class, order_descriptors
+
+pytestmark = pytest.mark.spark
+
+ValueT = TypeVar("ValueT")
+msgpack: Any = import_module("msgpack")  # which says nothing of its types
+NOON = datetime.datetime(2026, 11, 23, 12, 30, 0, 250_000, tzinfo=datetime.UTC)
+SEAT = {
+    "type": "record",
+    "name": "Seat",
+    "fields": [
+        {"name": "row", "type": "long"},
+        {"name": "letter", "type": ["null", "string"], "default": None},
+        {"name": "fee", "type": {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "photo", "type": "bytes"},
+        {"name": "counts", "type": {"type": "map", "values": "long"}},
+        {"name": "speed", "type": "double"},
+    ],
+}
+
+
+class Seat(BaseModel):
+    row: int
+    letter: str | None
+    fee: Decimal
+    at: datetime.datetime
+    photo: bytes
+    counts: dict[str, int]
+    speed: float
+
+
+SEAT_12 = Seat(row=12, letter=None, fee=Decimal("9.50"), at=NOON, photo=b"\xff\0", counts={"legs": 2}, speed=0.5)
+SEAT_JSON = {
+    "row": 12, "letter": None, "fee": "9.50", "at": "2026-11-23T12:30:00.250000Z", "photo": "/wA=",
+    "counts": {"legs": 2}, "speed": 0.5,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def descriptors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("descriptors") / "shop.desc"
+    path.write_bytes(order_descriptors())
+    return path
+
+
+def to_a_process(value: ValueT) -> ValueT:
+    """It as one of Spark's processes gets it."""
+    serializer: Any = CloudPickleSerializer
+    found: ValueT = serializer().loads(serializer().dumps(value))
+    return found
+
+
+def rows(bodies: list[bytes | tuple[bytes, str]], **options: str) -> list[dict[str, Any]]:
+    """What a read makes of messages with these bodies; of a pair the second one is the content type that is said."""
+    source = SourceOptions({"nameServer": "127.0.0.1:9876", "topic": "orders", **options})
+    source = to_a_process(source)  # as it comes to Spark's processes
+    data = b""
+    for offset, each in enumerate(bodies):
+        body, said = each if isinstance(each, tuple) else (each, None)
+        properties = encode_properties({} if said is None else {"contentType": said})
+        record = StoredMessage(topic="orders", queue_id=0, body=body, properties=properties, queue_offset=offset)
+        data += encode_stored_message(record)
+    decoder = RecordDecoder(("body", "queue_offset", "_error"), body_format=source.body_format)
+    pulled = Pulled(MessageQueue("orders", "broker-a", 0), 0, len(bodies), data, record_starts(data))
+    return [row for batch in decoder.record_batches([pulled]) for row in batch.to_pylist()]
+
+
+def read(body: bytes | tuple[bytes, str], **options: str) -> Any:
+    (row,) = rows([body], **options)
+    assert row["_error"] is None
+    return json.loads(row["body"], parse_constant=pytest.fail)
+
+
+def error_of(body: bytes | tuple[bytes, str], **options: str) -> str:
+    (row,) = rows([body], **options)
+    assert row["body"] is None
+    return str(row["_error"])
+
+
+def sent(schema: t.StructType, row: dict[str, Any], **options: str) -> Message | RowError:
+    plan = OutgoingPlan(schema, WriteOptions({"nameServer": "127.0.0.1:9876", "topic": "orders", **options}))
+    plan = to_a_process(plan)
+    batch = pa.RecordBatch.from_pylist([row], schema=to_arrow_schema(schema, timezone="UTC"))
+    (message,) = plan.messages(batch, lambda row, digest: str(row))
+    return message
+
+
+# --- MessagePack -----------------------------------------------------------------------------------------------------
+
+
+def test_what_a_template_writes_in_messagepack_is_json() -> None:
+    body, said = write_payload(CodecMessageConverter(), SEAT_12, MessagePackCodec.content_type)
+    assert said is None
+    assert read(body, bodyFormat="MessagePack") == {**SEAT_JSON, "at": "2026-11-23T12:30:00.250000Z"}
+
+
+def test_what_json_has_not_is_text_or_none() -> None:
+    infinite = {"high": float("inf"), "low": [float("-inf")], "no": float("nan"), 7: True}
+    assert read(msgpack.packb(infinite), bodyFormat="messagepack") == {
+        "high": "Infinity", "low": ["-Infinity"], "no": "NaN", "7": True,
+    }  # fmt: skip
+    assert read(msgpack.packb({"at": NOON}, datetime=True), bodyFormat="messagepack") == {"at": SEAT_JSON["at"]}
+    extension = msgpack.packb({"at": msgpack.ExtType(5, b"12")})
+    assert "a value of the extension type 5" in error_of(extension, bodyFormat="messagepack")
+    for body in (b"", b"\xc1", b"\x81", msgpack.packb({b"\xff": 1}), b"\x91" * 3000 + b"\x01", b"\xa1\xff", b"12"):
+        assert f"its body of {len(body)} bytes is no application/msgpack" in error_of(body, bodyFormat="messagepack")
+
+
+def test_a_message_may_say_its_format_itself() -> None:
+    packed = msgpack.packb({"number": 1})
+    found = rows(
+        [packed, (b'{"number": 2}', "application/json;charset=UTF-8"), (packed, "application/msgpack"),
+         (packed, "application/vnd.desk"), (packed, "application/avro")],
+        bodyFormat="messagepack",
+    )  # fmt: skip
+    assert [row["body"] for row in found] == [
+        b'{"number":1}', b'{"number": 2}', b'{"number":1}', b'{"number":1}', None,
+    ]  # fmt: skip
+    assert found[4]["_error"] == (
+        "its content type is application/avro, and the option bodyFormat says application/msgpack"
+    )
+
+
+def test_without_a_format_bodies_stay_as_they_are() -> None:
+    packed = msgpack.packb({"number": 1})
+    assert [row["body"] for row in rows([packed, (packed, "application/msgpack")])] == [packed, packed]
+    assert [row["body"] for row in rows([packed], bodyFormat="json")] == [packed]
+
+
+def test_columns_become_a_body_that_a_listener_reads() -> None:
+    kinds = {
+        "row": t.LongType(), "letter": t.StringType(), "fee": t.DecimalType(6, 2), "at": t.TimestampType(),
+        "photo": t.BinaryType(), "counts": t.MapType(t.StringType(), t.LongType()), "speed": t.DoubleType(),
+    }  # fmt: skip
+    schema = t.StructType([t.StructField(name, kind) for name, kind in kinds.items()])
+    row = {**SEAT_12.model_dump(), "counts": [("legs", 2)]}
+    message = sent(schema, row, bodyFormat="messagepack", jsonColumns="*")
+    assert isinstance(message, Message)
+    assert message.properties["contentType"] == "application/msgpack"
+    assert CodecMessageConverter().decode(message.body, Seat, "application/msgpack") == SEAT_12
+    message = sent(schema, row, bodyFormat="avro", avroSchema=json.dumps(SEAT), jsonColumns="*")
+    assert isinstance(message, Message)
+    assert message.properties["contentType"] == "application/avro"
+    assert CodecMessageConverter([AvroCodec({Seat: SEAT})]).decode(message.body, Seat, "application/avro") == SEAT_12
+
+
+# --- Avro ------------------------------------------------------------------------------------------------------------
+
+
+def test_avro_is_json_with_its_logical_types_as_text() -> None:
+    body, said = write_payload(CodecMessageConverter([AvroCodec({Seat: SEAT})]), SEAT_12, None)
+    assert said == "application/avro"
+    options = {"bodyFormat": "avro", "avroSchema": json.dumps(SEAT)}
+    assert read(body, **options) == SEAT_JSON
+    assert error_of(body + b"1", **options).endswith("is no application/avro: it is longer than its schema says")
+    assert error_of(body[:-1], **options).endswith("is no application/avro (EOFError)")
+
+
+def test_a_row_that_avro_has_no_place_for_is_an_error() -> None:
+    schema = t.StructType([t.StructField("row", t.LongType()), t.StructField("gate", t.StringType())])
+    row_alone = {"type": "record", "name": "Row", "fields": [{"name": "row", "type": "long"}]}
+    for wrong in ({"row": 1, "gate": "B7"}, {"row": None, "gate": None}):
+        found = sent(schema, wrong, bodyFormat="avro", avroSchema=json.dumps(row_alone), jsonColumns="*")
+        assert isinstance(found, RowError), found
+        assert "its value has no application/avro" in str(found)
+
+
+# --- Protobuf --------------------------------------------------------------------------------------------------------
+
+
+def test_protobuf_is_json_by_its_descriptor(descriptors: Path) -> None:
+    order: Any = order_class()(number=2**53 + 1, price=float("inf"), photo=b"\xff\0", state=1, counts={True: 2})
+    order.at.FromDatetime(NOON)
+    order.limit.value = 7
+    order.lines.add(item="ticket")
+    options = {"bodyFormat": "protobuf", "messageName": MESSAGE, "descFilePath": str(descriptors)}
+    body = ProtobufCodec().write(order)
+    assert read(body, **options) == {
+        "number": 2**53 + 1, "price": "Infinity", "photo": "/wA=", "state": "PAID",
+        "at": "2026-11-23T12:30:00.250Z", "limit": 7, "lines": [{"item": "ticket"}], "counts": {"true": 2},
+    }  # fmt: skip
+    order.Clear()
+    order.floor, order.state = 0, 9
+    assert read(order.SerializeToString(), **options) == {
+        "number": 0, "price": 0.0, "photo": "", "state": 9, "lines": [], "counts": {}, "floor": 0,
+    }  # fmt: skip
+    assert "its body of 1 bytes is no application/x-protobuf (DecodeError)" in error_of(b"\n", **options)
+
+
+def test_a_row_becomes_a_message_of_protobuf(descriptors: Path) -> None:
+    line = t.ArrayType(t.StructType([t.StructField("item", t.StringType())]))
+    kinds = {
+        "number": t.LongType(), "photo": t.BinaryType(), "at": t.TimestampType(), "lines": line,
+        "state": t.StringType(),
+    }  # fmt: skip
+    value = t.StructType([t.StructField(name, kind) for name, kind in kinds.items()])
+    schema = t.StructType([t.StructField("value", value)])
+    options = {"bodyFormat": "protobuf", "messageName": MESSAGE, "descFilePath": str(descriptors)}
+    row = {"number": 5, "photo": b"\xff\0", "at": NOON, "lines": [{"item": "ticket"}], "state": "PAID"}
+    message = sent(schema, {"value": row}, **options)
+    assert isinstance(message, Message)
+    assert message.properties["contentType"] == ProtobufCodec.content_type
+    order: Any = order_class().FromString(message.body)
+    assert (order.number, order.photo, order.state, order.lines[0].item) == (5, b"\xff\0", 1, "ticket")
+    assert order.at.ToDatetime(datetime.UTC) == NOON
+    for wrong in ({"state": "LOST"}, dict.fromkeys(row)):
+        found = sent(schema, {"value": {**row, **wrong}}, **options)
+        assert isinstance(found, RowError), found
+        assert "its value has no application/x-protobuf" in str(found)
+    unknown = t.StructType([t.StructField("value", t.StructType([t.StructField("gate", t.StringType())]))])
+    assert isinstance(sent(unknown, {"value": {"gate": "B7"}}, **options), RowError)
+
+
+# --- what is said wrongly --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"bodyFormat": "yaml"}, "option bodyFormat is 'yaml'; it must be json or messagepack or avro or protobuf"),
+        ({"bodyFormat": "avro"}, "option bodyFormat is avro, which needs the option avroSchema"),
+        ({"bodyFormat": "avro", "avroSchema": "{"}, "option avroSchema is no schema of Avro in JSON (JSONDecodeError:"),
+        ({"bodyFormat": "avro", "avroSchema": '{"type": "seat"}'}, "option avroSchema is no schema of Avro in JSON ("),
+        ({"avroSchema": '"string"'}, "option avroSchema is for bodyFormat=avro, and bodyFormat is json"),
+        ({"bodyFormat": "protobuf", "messageName": "a"}, "needs the option descFilePath"),
+        (
+            {"bodyFormat": "protobuf", "messageName": "a", "descFilePath": "no.desc"},
+            "option descFilePath is 'no.desc', which cannot be read: No such file",
+        ),
+        (
+            {"bodyFormat": "protobuf", "messageName": "shop.Bill", "descFilePath": "{path}"},
+            "has no message shop.Bill, which messageName names",
+        ),
+        (
+            {"bodyFormat": "protobuf", "messageName": "shop.Bill", "descFilePath": __file__},
+            "option descFilePath is no set of descriptors with all that they import",
+        ),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options: dict[str, str], error: str, descriptors: Path) -> None:
+    options = {name: text.replace("{path}", str(descriptors)) for name, text in options.items()}
+    for read_or_write in (SourceOptions, WriteOptions):
+        with pytest.raises(ValueError, match=re.escape(error)):
+            read_or_write({"nameServer": "127.0.0.1:9876", "topic": "orders", **options})
+
+
+def test_a_body_that_is_bytes_already_takes_no_format() -> None:
+    schema = t.StructType([t.StructField("body", t.BinaryType())])
+    with pytest.raises(ValueError, match="the payload is the column body, which stays as it is"):
+        sent(schema, {"body": b"a"}, bodyFormat="messagepack")
+
+
+def test_a_library_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "msgpack", None)
+    with pytest.raises(ValueError, match=r"needs a library in each of Spark's processes: pip install .*\[msgpack\]"):
+        rows([], bodyFormat="messagepack")
