@@ -110,6 +110,15 @@ SWITCHED_ON: Condition = _SwitchedOn()
 NAME_SERVER = on_property("rocketmq.name-server", to="an address, or to embedded")
 
 
+class _OneTemplate:
+    def evaluate(self, context: ConditionContext) -> Verdict:
+        verdict = on_bean(RocketMQTemplate).evaluate(context)
+        if len(names := context.bean_names(RocketMQTemplate)) <= 1:
+            return verdict
+        told = f"there are {len(names)} of RocketMQTemplate: {', '.join(names)}"
+        return Verdict(False, told, fix="mark one of them @primary, or make a BlockingRocketMQTemplate of each")
+
+
 @bean(on_missing_bean(MessageConverter), before=["client_instance"])
 def message_converter(codecs: list[PayloadCodec]) -> MessageConverter:
     """JSON by pydantic, and the formats of codecs, the user's among them; an own MessageConverter bean takes its place.
@@ -337,7 +346,7 @@ def rocketmq_template(
 
 
 @bean(
-    on_bean(RocketMQTemplate),
+    _OneTemplate(),
     on_missing_bean(BlockingRocketMQTemplate),
     after=["rocketmq_template"],
     per_cluster=True,

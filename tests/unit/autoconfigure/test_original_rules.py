@@ -15,7 +15,8 @@ from tests.support.framework.services import ServiceMaker
 HEAD = """
 from typing import Annotated
 from rocketbox import (
-    JsonMessageConverter, Qualifier, RocketBox, RocketMQTemplate, bean, rocketmq_listener, send_to,
+    BlockingRocketMQTemplate, JsonMessageConverter, Qualifier, RocketBox, RocketMQTemplate, bean, primary,
+    rocketmq_listener, send_to,
 )
 from rocketbox.client import MQClientInstance, Producer
 
@@ -96,7 +97,8 @@ def test_without_a_name_server_a_warning_names_the_key_and_what_is_skipped(servi
     assert look.warnings == [
         Finding(
             "rocketmq.name-server is not set, so that the beans of RocketMQ are skipped: client_instance, "
-            "client_instances, producer, rocketmq_template, pull_consumer_options, needed_topics",
+            "client_instances, producer, rocketmq_template, blocking_rocketmq_template, pull_consumer_options, "
+            "needed_topics",
             None,
             "set rocketmq.name-server to an address, or to embedded",
         )
@@ -134,6 +136,7 @@ def test_a_further_cluster_without_a_name_server_is_told(service: ServiceMaker) 
     assert warning.what.startswith("rocketmq.clusters.audit.name-server is not set, so that the beans of RocketMQ are")
     assert warning.what.endswith(
         ": client_instance [audit], client_instances [audit], producer [audit], rocketmq_template [audit], "
+        "blocking_rocketmq_template [audit], "
         "pull_consumer_options [audit], needed_topics [audit]"
     )
 
@@ -413,6 +416,21 @@ def test_two_templates_are_one_too_many_for_a_handler(service: ServiceMaker) -> 
     )
 
 
+def test_of_two_templates_none_is_made_for_blocking_code_unless_one_is_primary(service: ServiceMaker) -> None:
+    two = OWN["template"][2].format(name="one") + OWN["template"][2].format(name="two").replace("class Mine", "class Y")
+    settings = "rocketmq: {name-server: ns:9876, producer.group: desk}\n"
+    by_name = LISTENER.replace(
+        "departure: str", 'departure: str, template: Annotated[RocketMQTemplate, Qualifier("two")]'
+    )
+    assert service(HEAD + two + by_name, settings).app.look().findings == []
+    blocking = LISTENER.replace("departure: str", "departure: str, template: BlockingRocketMQTemplate")
+    blocking = blocking.replace("async def", "def")
+    (finding,) = service(HEAD + two + blocking, settings).app.look().findings
+    assert "there are 2 of RocketMQTemplate: one, two" in finding.what
+    primary = HEAD + two.replace("@bean", "@primary\n@bean", 1) + blocking
+    assert service(primary, settings).app.look().findings == []
+
+
 # --- order ------------------------------------------------------------------------------------------------------------
 
 
@@ -420,7 +438,8 @@ def test_converters_come_before_rocketmq(service: ServiceMaker) -> None:
     look = service(HEAD, "rocketmq: {name-server: ns:9876, producer.group: desk}\n").app.look()
     names = [bean.name for bean in look.container.planned.taken if bean.module == "rocketbox.autoconfigure.rocketmq"]
     assert names == [
-        "awaited_servers", "message_converter", "client_instance", "client_instances", "producer", "rocketmq_template"
+        "awaited_servers", "message_converter", "client_instance", "client_instances", "producer", "rocketmq_template",
+        "blocking_rocketmq_template",
     ]  # fmt: skip
     started = [bean.name for bean in look.container.planned.order if bean.name in names]
     assert started == names

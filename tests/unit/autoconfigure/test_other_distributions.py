@@ -244,7 +244,8 @@ def test_ours_are_left_out_by_module_or_name_and_nothing_is_warned_of(service: S
         (
             "nothing-like-it",
             "there are: embedded_servers, awaited_servers, message_converter, client_instance, client_instances, "
-            "producer, rocketmq_template, pull_consumer_options, needed_topics, needed_topics_health, "
+            "producer, rocketmq_template, blocking_rocketmq_template, pull_consumer_options, needed_topics, "
+            "needed_topics_health, "
             "transaction_listeners, push_listeners, spark_listeners, event_loop_health, embedded_servers_health, "
             "clients_health, listeners_health, background_work_health, auditor, ledger, embedded, rocketmq, topics, "
             "transaction_listening, push_listening, spark_listening, health, audit",
