@@ -14,6 +14,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from tests.simulation.clients import WAYS
 from tests.simulation.faults import KINDS
 from tests.simulation.loop import hash_by_order
 from tests.simulation.plants import PLANTS
@@ -30,6 +31,8 @@ def main() -> int:
     parser.add_argument("--only", type=int, help="this seed alone, with everything that happens")
     parser.add_argument("--quiet", action="store_true", help="with --only: only how it ends")
     parser.add_argument("--faults", nargs="+", choices=KINDS, metavar="KIND", help=f"only these: {', '.join(KINDS)}")
+    ways = f"send in these ways besides: {', '.join(WAYS)} (as the seed has it)"
+    parser.add_argument("--ways", nargs="*", choices=WAYS, metavar="WAY", help=ways)
     parser.add_argument("--plant", choices=sorted(PLANTS), help="break the product so; run until a seed finds it")
     twice = f"run so many seeds of each {BLOCK}, or all, in two processes, and compare them"
     parser.add_argument("--twice", nargs="?", type=int, const=BLOCK, default=0, metavar="N", help=twice)
@@ -68,6 +71,7 @@ def _run_child(first: int, end: int, given: argparse.Namespace) -> tuple[int, st
     command += ["--only", str(given.only)] if given.only is not None else []
     command += ["--quiet"] if given.quiet else []
     command += ["--faults", *given.faults] if given.faults else []
+    command += ["--ways", *given.ways] if given.ways is not None else []
     environment = {**os.environ, CHILD: "1", "PYTHONHASHSEED": str(first // BLOCK)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
@@ -82,12 +86,15 @@ def _run_here(given: argparse.Namespace, end: int) -> int:
     talk = given.only is not None and not given.quiet
     again = "".join(f' --{name} "{value}"' for name, value in (("plant", given.plant),) if value)
     again += " --faults " + " ".join(f'"{kind}"' for kind in given.faults) if given.faults else ""
+    again += " --ways " + " ".join(given.ways) if given.ways is not None else ""
     hash_by_order()
     logging.getLogger("rocketbox").propagate = False
     failed = 0
     for seed in range(given.first, end):
         planted = given.plant is not None
-        outcome = simulate(seed, talk=print if talk else None, kinds=given.faults or KINDS, until_violated=planted)
+        outcome = simulate(
+            seed, talk=print if talk else None, kinds=given.faults or KINDS, ways=given.ways, until_violated=planted
+        )
         print(
             f"seed {seed}: {outcome.digest} {outcome.acknowledged} acknowledged, {outcome.handled} handled", flush=True
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from rocketbox.errors import RocketBoxError, SendManyError
 from rocketbox.message import (
     ConsumeFromWhere,
     ConsumeMode,
+    LocalTransactionState,
     Message,
     MessageExt,
     MessageModel,
@@ -24,12 +25,16 @@ from rocketbox.message import (
     SendResult,
 )
 from rocketbox.protocol.registration_bodies import TopicConfig
+from tests.simulation.arrivals import Arrivals
 from tests.simulation.cluster import HostClock, Process, SimulatedBroker
 from tests.simulation.disk import Disk
 from tests.simulation.history import GroupKind, History
 from tests.simulation.network import Host, SimulatedNetwork
+from tests.simulation.requests import Requests
+from tests.simulation.timers import Timers
+from tests.simulation.transactions import Transactions
 
-__all__ = ["ELSEWHERE", "GROUPS", "OTHER", "QUEUES", "TOPIC", "TOPICS", "Clients", "Member"]
+__all__ = ["ELSEWHERE", "GROUPS", "OTHER", "QUEUES", "TOPIC", "TOPICS", "WAYS", "Clients", "Member"]
 
 TOPIC = "T"
 OTHER = "D"  # which may be deleted, made again, and have other numbers of queues
@@ -39,6 +44,8 @@ CALM = 5.0  # times as long as near a fault do producers wait: what no fault tou
 GROUPS = {"concurrent": GroupKind.CONCURRENT, "orderly": GroupKind.ORDERLY, "broadcast": GroupKind.BROADCAST}
 TOPICS = {"concurrent": frozenset({TOPIC, OTHER}), "orderly": frozenset({TOPIC}), "broadcast": frozenset({TOPIC})}
 TRACED_ONE_IN = 4  # members of groups; the producer at the first broker has message trace as well
+WAYS = ("transactions", "timers", "requests")
+SHARE = 0.25  # of the seeds in which there is each of them: more would cost more than it finds
 CONSUME_TIMEOUTS = (5.0, 900.0, 900.0)  # seconds; handlers may be slower than the first
 
 
@@ -77,11 +84,15 @@ class _Life:
 
 
 class Clients:
-    """Those that are there. ``slowest_handler`` (seconds) and ``raising`` (a share) are changed by faults."""
+    """Those that are there. ``slowest_handler`` (seconds) and ``raising`` (a share) are changed by faults.
+
+    ``ways`` are those of :data:`WAYS` in which they send besides; None: some, as ``chance_of_ways`` has it.
+    """
 
     def __init__(
         self, chance: random.Random, network: SimulatedNetwork, history: History, name_servers: list[str],
-        brokers: list[SimulatedBroker],
+        brokers: list[SimulatedBroker], *, quiet_at: float, chance_of_ways: random.Random,
+        ways: frozenset[str] | None = None,
     ) -> None:  # fmt: skip
         self.slowest_handler = 0.02
         self.raising = 0.0
@@ -103,6 +114,11 @@ class Clients:
         self._elsewhere = 0  # queues
         self._made = 0
         self._consume_timeout = chance.choice(CONSUME_TIMEOUTS)
+        self.ways = frozenset(way for way in WAYS if chance_of_ways.random() < SHARE) if ways is None else ways
+        self.arrivals = Arrivals(history, brokers)
+        self.transactions = Transactions(chance_of_ways, history, self.arrivals, quiet_at)
+        self.timers = Timers(chance_of_ways, history, self.arrivals, {broker.name: broker for broker in brokers})
+        self.requests = Requests(chance_of_ways, history, [broker.name for broker in brokers])
         self._dying: list[asyncio.Task[None]] = []
         self._numbers: dict[str, int] = {}  # by stream
 
@@ -149,11 +165,50 @@ class Clients:
         host, clock = self._machine("")
         instance = self.producers[host] = self._instance(host, clock, self._network.host(host))
         options = ProducerOptions(enable_msg_trace=broker is self._brokers[0])
-        async with instance, Producer(f"p-{broker.name}", instance=instance, options=options) as producer:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(instance)
+            own = Producer(f"p-{broker.name}", instance=instance, options=options)
+            producer = await stack.enter_async_context(own)
             ways = [self._fill(producer, broker, queue_id) for queue_id in range(QUEUES)]
             ways += [self._send_keyed(producer, f"key of {broker.name}"), self._send_others(producer, broker)]
             ways += [self._send_elsewhere(producer, broker)] if len(self._brokers) > 1 else []
+            if self.ways:
+                ways += await self._further(stack, instance, broker)
             await asyncio.gather(*ways)
+
+    async def _further(
+        self, stack: AsyncExitStack, instance: MQClientInstance, broker: SimulatedBroker
+    ) -> list[Coroutine[Any, Any, None]]:
+        """Of a producer beside: in transactions, for later, requests. What is sent so is sent once, without retries."""
+        once = await stack.enter_async_context(
+            Producer(
+                "once",
+                instance=instance,
+                options=ProducerOptions(retry_times_when_send_failed=0),
+                transaction_checker=self._check,
+            )
+        )
+        runs = {"transactions": self.transactions.run, "timers": self.timers.run, "requests": self.requests.run}
+        return [
+            run(once, f"{way} of {broker.name}", lambda: self.producing, self._pause)
+            for way, run in runs.items()
+            if way in self.ways
+        ]
+
+    async def _check(self, message: MessageExt) -> LocalTransactionState:
+        return self.transactions.check(message)
+
+    async def reply(self) -> None:
+        """Be a member of the group that replies, until nobody asks any more."""
+        host, clock = self._machine("")
+        instance = self._instance(host, clock, self._network.host(host), Disk())
+
+        async def until() -> None:
+            while self.producing:
+                await asyncio.sleep(5.0)
+            await asyncio.sleep(15.0)
+
+        await self.requests.reply(instance, until)
 
     async def _fill(self, producer: Producer, broker: SimulatedBroker, queue_id: int) -> None:
         """Numbers into one queue, each until it is acknowledged; now and then some at once."""

@@ -14,6 +14,7 @@ from rocketbox.access.addresses import source_match
 from rocketbox.broker.broker import Broker
 from rocketbox.broker.extensions import BrokerExtensions
 from rocketbox.broker.options import read_broker_options
+from rocketbox.broker.store.dispatcher import Arrival
 from rocketbox.clock import RealClock
 from rocketbox.nameserver.name_server import NameServer, NameServerOptions
 from rocketbox.protocol.bodies import BrokerData
@@ -26,9 +27,19 @@ from tests.simulation.network import Host, SimulatedNetwork
 from tests.support.broker.wire import SMALL_FILES
 from tests.support.clocks import START_MS
 
-__all__ = ["HostClock", "Process", "PullRules", "SimulatedBroker", "SimulatedNameServer"]
+__all__ = [
+    "CHECK_EVERY",
+    "MOST_CHECKS",
+    "HostClock",
+    "Process",
+    "PullRules",
+    "SimulatedBroker",
+    "SimulatedNameServer",
+    "epoch_ms",
+]
 
 LEVELS = " ".join(f"{seconds}s" for seconds in range(1, 19))  # delays, short enough for ten minutes
+CHECK_EVERY, MOST_CHECKS = 4.0, 40  # of transactions: seconds between two checks, and how many there are
 BUSY_PULLS = 150  # of one group and queue in a window: more is a loop that does not wait
 WINDOW = 10.0
 BROKERS = (source_match("10.0.0.0/8"),)  # from where they register, those that move as well
@@ -40,10 +51,16 @@ class HostClock(RealClock):
     def __init__(self, seed: int) -> None:
         super().__init__(random.Random(seed))
         self.ahead_ms = 0
+        self.jumps = 0
         self._loop = asyncio.get_running_loop()
 
     def time_ms(self) -> int:
-        return START_MS + round(self._loop.time() * 1000) + self.ahead_ms
+        return epoch_ms(self._loop) + self.ahead_ms
+
+    def jump(self, by_ms: int) -> None:
+        """Show another time from now on."""
+        self.ahead_ms += by_ms
+        self.jumps += 1
 
     def monotonic(self) -> float:
         return self._loop.time()
@@ -56,6 +73,11 @@ class HostClock(RealClock):
             await woken
         finally:
             timer.cancel()
+
+
+def epoch_ms(loop: asyncio.AbstractEventLoop | None = None) -> int:
+    """The time of day that is right, in epoch milliseconds."""
+    return START_MS + round((loop or asyncio.get_running_loop()).time() * 1000)
 
 
 def _wake(sleeper: asyncio.Future[None]) -> None:
@@ -180,10 +202,13 @@ class SimulatedBroker:
         self.running: Broker | None = None
         self.busy = False
         """A fault is at work on it: one at a time."""
+        self.arrived: Callable[[SimulatedBroker, Sequence[Arrival]], object] = lambda broker, arrived: None
+        """Told of messages that can be read."""
         self._network = network
         self._name_servers = tuple(name_servers)
         self._disk = Disk()
         self._process: Process | None = None
+        self._broker: Broker | None = None  # which is heard
         self._mine: Host | None = None
         self._moves = 0
         self._dying: list[Awaitable[None]] = []
@@ -193,6 +218,8 @@ class SimulatedBroker:
         options = read_broker_options(
             {
                 **SMALL_FILES, "broker-name": self.name, "message-delay-level": LEVELS, "flush-disk-type": self.flush,
+                "transaction-time-out": 2_000, "transaction-check-interval": round(CHECK_EVERY * 1000),
+                "transaction-check-max": MOST_CHECKS,
             },
             store_path_root_dir=Path("/store"), bind_address=self.host, listen_port=10911,
         )  # fmt: skip
@@ -200,6 +227,13 @@ class SimulatedBroker:
             options, name_servers=self._name_servers, clock=self.clock, network=host, storage=self._disk,
             extensions=BrokerExtensions(hooks=[self.rules]),
         )  # fmt: skip
+
+        def tell(arrived: Sequence[Arrival]) -> None:
+            if self._broker is broker:
+                self.arrived(self, arrived)
+
+        self._broker = broker
+        broker.store.on_arrival.append(tell)
         self._process = Process(lambda: broker)
         self.running = await self._process.start()
 
@@ -213,6 +247,7 @@ class SimulatedBroker:
         """As ``kill -9``: from now on it says and writes nothing. With ``power`` the whole machine ends."""
         if self._process is not None and self._mine is not None:
             process, self._process, self.running = self._process, None, None
+            self._broker = None
             self._disk = self._disk.after_a_power_failure() if power else self._disk.after_a_kill()
             self._mine.die()
             self._dying.append(asyncio.create_task(process.stop()))

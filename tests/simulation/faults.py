@@ -193,25 +193,29 @@ class Faults:
         self._history.fault(f"{broker.name} {text}", seconds + (40 if moves else 10), touches={broker.name},
                             doubles=frozenset({broker.name}))  # fmt: skip
         before = self._history.now()
+        self._history.kills[broker.name].append(before)
+        if power and broker.flush == "ASYNC_FLUSH":
+            self._history.losses[broker.name].append(before)
         broker.kill(power=power)
         if moves:
             broker.move()
         await asyncio.sleep(seconds)
         await broker.start()
         if power:
-            self._forget_lost(broker, before)
+            self._forget_lost(broker)
         broker.busy = False
 
-    def _forget_lost(self, broker: SimulatedBroker, failed_at: float) -> None:
-        """What the disk lost; nothing of it was synced, so it is no older than a flush interval and a sync."""
+    def _forget_lost(self, broker: SimulatedBroker) -> None:
+        """What the disk lost; nothing of it was synced."""
         assert broker.running is not None
         store = broker.running.store
         for topic in (TOPIC, OTHER):
             for queue_id in range(QUEUES):
                 self._history.forget_end((topic, broker.name, queue_id), store.max_offset(topic, queue_id))
+        self._clients.arrivals.forget_lost(broker)
         if broker.flush == "ASYNC_FLUSH":
             for body, sent in self._history.acknowledged.items():
-                if sent.broker == broker.name and failed_at - 1.0 <= sent.at <= failed_at:
+                if sent.broker == broker.name and self._history.is_lost(broker.name, sent.at):
                     self._history.excused.update((group, body) for group in GROUPS)
 
     def _other_routes(self) -> frozenset[str]:
@@ -318,7 +322,7 @@ class Faults:
         clocks += [member.clock for group in GROUPS for member in self._clients.members[group]]
         by_ms = self._random.choice([-3_600_000, -5_000, 5_000, 3_600_000])
         self._history.fault(f"a clock jumps by {by_ms} ms", 0, doubles=NOTHING, patience=SOON)
-        self._random.choice(clocks).ahead_ms += by_ms
+        self._random.choice(clocks).jump(by_ms)
 
     async def _deleted_topic(self) -> None:
         """The other topic is deleted, and made again with more or fewer queues."""

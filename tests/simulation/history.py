@@ -36,6 +36,7 @@ AT_ONCE = 1.0  # seconds in which what no fault touches is handled
 PATIENCE = 30.0  # seconds in which every consumer must have gone on, whatever the faults were
 LOCKS_END = 60.0  # the same for an orderly group, of which a lock may not have been given back: brokers keep it so long
 SOON = 5.0  # seconds in which it must have gone on after one that ends no connection and meets no other
+UNSYNCED = 1.0  # seconds for which ASYNC_FLUSH may leave on a machine what it has acknowledged: an interval, and a sync
 AFTERMATH = 45.0  # seconds after a fault in which it explains that something comes twice
 LOCK_SLACK = 7.0  # seconds that locks are not confirmed for without any harm: the rest of their 30 s
 ROUTES_ASKED = 30.0  # seconds after which clients ask for a route again
@@ -104,6 +105,10 @@ class History:
     """What each group consumes."""
     members: dict[str, list[tuple[str, float, float | None]]] = field(default_factory=lambda: defaultdict(list))
     """Of broadcasting groups: each member's name, and from when until when it was there."""
+    kills: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """By broker: when it was killed, or lost its power."""
+    losses: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """By broker: when its disk lost what it had acknowledged in the second before."""
     excused: set[tuple[str, str]] = field(default_factory=set)
     """(group, body) of what need not come: its topic was deleted, the group was set behind it, or its disk lost it."""
     _reused: set[tuple[str, Place, int]] = field(default_factory=set)
@@ -182,6 +187,10 @@ class History:
         self.trace(f"acknowledged {body} {place} {offset}")
         self.acknowledged[body] = Acknowledged(topic, broker, offset, self.now(), self._tried[body])
         self.excused.update((group, body) for group in self.groups if (group, place, offset) in self._reused)
+
+    def is_lost(self, broker: str, at: float) -> bool:
+        """Whether what a broker acknowledged then is not promised to be there: it acknowledges before it syncs."""
+        return any(failed - UNSYNCED <= at <= failed for failed in self.losses[broker])
 
     # --- told by handlers ------------------------------------------------------------------------------------------
 
@@ -264,6 +273,25 @@ class History:
         """Whether a fault that touches one of them, or everything, was there since then."""
         return any(fault.end >= since and fault.concerns(names, twice=False) for fault in self.faults)
 
+    def is_calm(self, since: float, names: Iterable[str]) -> bool:
+        """Whether no fault concerns one of them, and none was still to be got over then."""
+        return not any(fault.end + PATIENCE >= since and fault.concerns(names, twice=False) for fault in self.faults)
+
+    def kept_until(self, due: float, names: Iterable[str], longest: float = PATIENCE) -> tuple[float, str]:
+        """Until when faults may keep what was due then, and which of them last, or "nothing".
+
+        ``longest`` is how long it may take behind one that meets another.
+        """
+        why = "nothing"
+        concern = [fault for fault in self.faults if fault.concerns(names, twice=False)]
+        for fault in concern:  # in the order of their begins; each gives as much time again
+            patience = fault.patience
+            if any(fault.meets(other) for other in concern):
+                patience = longest
+            if fault.begin <= due and fault.end + patience > due:
+                due, why = fault.end + patience, fault.text
+        return due, why
+
     # --- told by faults ---------------------------------------------------------------------------------------------
 
     def forget_end(self, place: Place, end: int) -> None:
@@ -328,14 +356,8 @@ class History:
         if (group, body) in self.excused:
             return
         names = {group, sent.broker, sent.topic, who}
-        due, why = sent.at + AT_ONCE, "nothing"
-        concern = [fault for fault in self.faults if fault.concerns(names, twice=False)]
-        for fault in concern:  # in the order of their begins; each gives as much time again
-            patience = fault.patience
-            if any(fault.meets(other) for other in concern):
-                patience = LOCKS_END if self.groups[group] is GroupKind.ORDERLY else PATIENCE
-            if fault.begin <= due and fault.end + patience > due:
-                due, why = fault.end + patience, fault.text
+        longest = LOCKS_END if self.groups[group] is GroupKind.ORDERLY else PATIENCE
+        due, why = self.kept_until(sent.at + AT_ONCE, names, longest)
         got = self._got.get((who, body))
         if got is None and (at_rest or self.now() > due + PATIENCE):
             got_it = "never got it"

@@ -6,9 +6,15 @@ Each puts a fault back that the client once had, or breaks a promise. The produc
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from rocketbox.broker import timer_messages, timers
+from rocketbox.broker.half_messages import Half, HalfMessages
+from rocketbox.broker.put_stage import PutOrigin
+from rocketbox.broker.timer_recalls import Recalls
+from rocketbox.broker.timers import TimerDelivery
 from rocketbox.client import assignment, lock_upkeep
 from rocketbox.client.api.pull import PullResult, PullStatus
 from rocketbox.client.assignment import QueueAssignment
@@ -18,9 +24,13 @@ from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.client.pull_loop import PullLoop
 from rocketbox.client.route_table import RouteTable
 from rocketbox.client.start_offsets import StartOffsets
+from rocketbox.client.waiting_requests import WaitingRequests
 from rocketbox.errors import RocketBoxError
 from rocketbox.message import MessageExt, MessageQueue
 from rocketbox.protocol.bodies import TopicRouteData
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.stored_message import StoredMessage
+from rocketbox.remoting.connection import Connection
 
 __all__ = ["PLANTS"]
 
@@ -175,6 +185,67 @@ def _task_left() -> None:
     MQClientInstance.__aexit__ = leave_one  # type: ignore[method-assign, assignment]
 
 
+def _open_for_ever() -> None:
+    """A transaction that has ended is not forgotten, and is checked again."""
+    end = HalfMessages._end
+
+    def end_and_leave_open(
+        self: HalfMessages, half: Half, instead: tuple[StoredMessage, PutOrigin] | None, count: str
+    ) -> int:
+        offset = end(self, half, instead, count)
+        half.ending = False
+        return offset
+
+    HalfMessages._end = end_and_leave_open  # type: ignore[method-assign]
+    HalfMessages.forget = lambda self, half: None  # type: ignore[method-assign]
+
+
+def _none_is_open() -> None:
+    """A broker that starts does not know which transactions are open."""
+    load = HalfMessages.load
+
+    async def load_and_forget(self: HalfMessages) -> None:
+        await load(self)
+        self._open.clear()
+
+    HalfMessages.load = load_and_forget  # type: ignore[method-assign]
+
+
+def _deaf_to_recalls() -> None:
+    """What was recalled is delivered."""
+    Recalls.drop = lambda self, properties: False  # type: ignore[method-assign]
+
+
+def _half_a_second_early() -> None:
+    """Timer messages are due before their time."""
+    timers.due_ms = lambda *of_message: timer_messages.due_ms(*of_message) - 500  # type: ignore[attr-defined]
+
+
+def _no_copy_at_the_stop() -> None:
+    """A broker that is stopped does not write what timer messages wait."""
+
+    async def finish_nothing(self: TimerDelivery) -> None:
+        pass
+
+    TimerDelivery.finish = finish_nothing  # type: ignore[method-assign]
+
+
+def _anybodys_reply() -> None:
+    """A reply is taken for that of the request which was sent last."""
+    receive = WaitingRequests.receive
+
+    def receive_for_the_last(
+        self: WaitingRequests, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
+        if self._waiting:
+            last = next(reversed(self._waiting))
+            own = re.sub("CORRELATION_ID\x01[^\x02]*", f"CORRELATION_ID\x01{last}", request.ext_fields["properties"])
+            request.ext_fields = {**request.ext_fields, "properties": own}
+        return receive(self, connection, request)
+
+    WaitingRequests.receive = receive_for_the_last  # type: ignore[method-assign]
+
+
 PLANTS: dict[str, Callable[[], Any]] = {
     "old address": _old_address,
     "one after another": _one_after_another,
@@ -187,4 +258,10 @@ PLANTS: dict[str, Callable[[], Any]] = {
     "one back": _one_back,
     "newest first": _newest_first,
     "task left": _task_left,
+    "open for ever": _open_for_ever,
+    "none is open": _none_is_open,
+    "deaf to recalls": _deaf_to_recalls,
+    "half a second early": _half_a_second_early,
+    "no copy at the stop": _no_copy_at_the_stop,
+    "anybody's reply": _anybodys_reply,
 }

@@ -13,6 +13,7 @@ from typing import Any
 from rocketbox.blocking import blocking_in_loop
 from rocketbox.client import Admin
 from rocketbox.loops import callbacks_in_asyncio
+from tests.simulation.arrivals import ASKED, COMMITTED, TIMED
 from tests.simulation.clients import GROUPS, OTHER, QUEUES, TOPIC, TOPICS, Clients
 from tests.simulation.cluster import PullRules, SimulatedBroker, SimulatedNameServer
 from tests.simulation.faults import KINDS, Faults
@@ -41,9 +42,11 @@ class Outcome:
 
 def simulate(
     seed: int, *, talk: Callable[[str], object] | None = None, kinds: Sequence[str] = tuple(KINDS),
-    until_violated: bool = False,
+    ways: Sequence[str] | None = None, until_violated: bool = False,
 ) -> Outcome:  # fmt: skip
     """Run a seed with faults of these kinds; ``talk`` hears of everything that happens.
+
+    ``ways`` are those in which clients send besides (``clients.WAYS``); None: some of them, as the seed has it.
 
     ``until_violated``: no further than to the first violation. The process has to end then, for nothing is put away.
     """
@@ -56,7 +59,9 @@ def simulate(
     logging.getLogger("rocketbox").addHandler(noticed)
     try:
         asyncio.set_event_loop(loop)
-        loop.run_until_complete(_run(seed, loop, history, kinds, until_violated))
+        loop.run_until_complete(
+            _run(seed, loop, history, kinds, None if ways is None else frozenset(ways), until_violated)
+        )
         if (left := loop.timers()) and not (until_violated and history.violations):
             history.violate(f"timers are left: {left}")
     except Deadlock as deadlock:
@@ -70,24 +75,28 @@ def simulate(
     return Outcome(seed, history.violations, faults, history.digest, len(history.acknowledged), history.handled)
 
 
-async def _run(seed: int, loop: SeededLoop, history: History, kinds: Sequence[str], until_violated: bool) -> None:
+async def _run(
+    seed: int, loop: SeededLoop, history: History, kinds: Sequence[str], ways: frozenset[str] | None,
+    until_violated: bool,
+) -> None:  # fmt: skip
     def failed(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         history.violate(f"{context['message'].partition('<')[0]}: {context.get('exception')!r}")
 
     loop.set_exception_handler(failed)
     with callbacks_in_asyncio():
-        running = _Run(seed, loop, history).run(kinds)
+        run = _Run(seed, loop, history, ways)
+        running = run.run(kinds)
         if until_violated:
-            await _until_violated(running, history)
+            await _until_violated(running, history, run.check)
         else:
             await running
 
 
-async def _until_violated(running: Coroutine[Any, Any, None], history: History) -> None:
+async def _until_violated(running: Coroutine[Any, Any, None], history: History, check: Callable[..., object]) -> None:
     task = asyncio.create_task(running)
     while not task.done() and not history.violations:
         await asyncio.wait([task], timeout=5.0)
-        history.check(at_rest=False)
+        check(at_rest=False)
     if not history.violations:
         await task
 
@@ -113,7 +122,7 @@ class _Failures(logging.Handler):
 
 
 class _Run:
-    def __init__(self, seed: int, loop: SeededLoop, history: History) -> None:
+    def __init__(self, seed: int, loop: SeededLoop, history: History, ways: frozenset[str] | None) -> None:
         self.random = random.Random(seed)
         self.loop = loop
         self.history = history
@@ -133,7 +142,10 @@ class _Run:
             )
             for number in range(1, self.random.choice([2, 3]))
         ]  # fmt: skip
-        self.clients = Clients(self.random, self.network, history, addresses, self.brokers)
+        self.clients = Clients(
+            self.random, self.network, history, addresses, self.brokers, quiet_at=LENGTH - QUIET,
+            chance_of_ways=random.Random(f"ways of {seed}"), ways=ways,
+        )  # fmt: skip
         self.faults = Faults(
             self.random, self.network, history, self.clients, self.brokers, self.name_servers, self._calls_take
         )
@@ -154,6 +166,8 @@ class _Run:
                 for _ in range(self.random.choice([1, 2, 3] if kind is GroupKind.ORDERLY else [1, 2])):
                     await clients.join(group)
             tasks = [asyncio.create_task(clients.produce(broker)) for broker in self.brokers]
+            if "requests" in clients.ways:
+                tasks.append(asyncio.create_task(clients.reply()))
             looking = asyncio.create_task(self._look())
             tasks += [asyncio.create_task(fault) for fault in self.faults.planned(kinds, LENGTH - QUIET)]
             await asyncio.sleep(LENGTH - 45.0 - self.history.now())
@@ -163,7 +177,7 @@ class _Run:
             looking.cancel()
             await asyncio.gather(looking, return_exceptions=True)
             self.onlooker.look_at_owners(at_rest=True)
-            self.history.check(at_rest=True)
+            self.check(at_rest=True)
             for members in clients.members.values():
                 for member in list(members):
                     await clients.leave(member)
@@ -179,9 +193,23 @@ class _Run:
             names = sorted(task.get_name() for task in left)
             self.history.violate(f"left: tasks {names}, {len(self.network.links)} links, {self.network.listeners}")
 
+    def check(self, *, at_rest: bool) -> None:
+        """Whether all is well that can be told by now; ``at_rest``: all that was to come has come."""
+        self.history.check(at_rest=at_rest)
+        clients = self.clients
+        if at_rest:
+            clients.arrivals.read_all()
+            for broker in self.brokers:
+                clients.transactions.check_open(broker)
+        clients.transactions.check_all(at_rest=at_rest)
+        clients.timers.check_all(at_rest=at_rest)
+
     async def _make_topics(self, admin: Admin) -> None:
         await admin.create_topic(TOPIC, queues=QUEUES)
         await admin.create_topic(OTHER, queues=2)
+        for way, topic in (("transactions", COMMITTED), ("timers", TIMED), ("requests", ASKED)):
+            if way in self.clients.ways:
+                await admin.create_topic(topic, queues=1)
 
     def _calls_take(self, at_most: float) -> None:
         self.slowest_call = at_most

@@ -30,15 +30,15 @@ def test_seeds_hold_what_is_promised_and_replay_exactly(first: int) -> None:
     assert ran.stdout.count("acknowledged") == BLOCK + TWICE
 
 
-def find(plant: str, fault: str, words: str) -> str:
+def find(plant: str, fault: str, words: str, *ways: str) -> str:
     """Run seeds until one finds the plant, and says so in these words (``|`` between several); which one that is."""
     for first in range(0, SEEDS_FOR_A_PLANT, BLOCK):
-        ran = run(BLOCK, "--first", first, "--plant", plant, "--faults", fault)
+        ran = run(BLOCK, "--first", first, "--plant", plant, "--faults", fault, "--ways", *ways)
         if ran.returncode:
             break
     assert ran.returncode == 1, ran.stdout + ran.stderr
     assert any(each in ran.stdout for each in words.split("|")), ran.stdout
-    again = re.search(r"python -m tests.simulation --only (\d+) --plant \"(.+)\" --faults \"(.+)\"", ran.stdout)
+    again = re.search(r"python -m tests.simulation --only (\d+) --plant \"(.+)\" --faults \"(.+?)\"", ran.stdout)
     assert again is not None
     assert (again[2], again[3]) == (plant, fault)
     return again[1]
@@ -58,6 +58,23 @@ def find(plant: str, fault: str, words: str) -> str:
 )
 def test_a_planted_fault_is_found_and_the_command_that_shows_it_is_printed(plant: str, fault: str, words: str) -> None:
     find(plant, fault, words)
+
+
+@pytest.mark.parametrize(
+    ("plant", "fault", "words", "way"),
+    [
+        ("open for ever", "slow handlers", "was committed 2 times", "transactions"),
+        ("none is open", "killed broker", "was done, and came never", "transactions"),
+        ("deaf to recalls", "slow handlers", "was recalled, and comes", "timers"),
+        ("half a second early", "slow handlers", "comes before its time", "timers"),
+        ("no copy at the stop", "stopped broker", "and no kill explains it", "timers"),
+        ("anybody's reply", "slow handlers", "which is another's reply", "requests"),
+    ],
+)
+def test_a_fault_planted_in_transactions_timers_or_replies_is_found(
+    plant: str, fault: str, words: str, way: str
+) -> None:
+    find(plant, fault, words, way)
 
 
 @pytest.mark.parametrize(
