@@ -112,6 +112,7 @@ class Broker:
             storage,
             clock,
             self.store.troubles,
+            sync_log=self.store.sync,
             offsets_interval=options.flush_consumer_offset_interval / 1000,
             delay_interval=options.flush_delay_offset_interval / 1000,
         )

@@ -163,6 +163,7 @@ class Persister:
     """``topics``, ``subscriptionGroup``, ``consumerOffset``, ``delayOffset`` and ``authUsers`` under ``config/``.
 
     Intervals, in seconds, are those in which tables are written that change all the time and nobody waits for.
+    ``sync_log`` syncs the commit log, and says whether it could: what tables say of messages must not be ahead of it.
     """
 
     def __init__(
@@ -172,11 +173,13 @@ class Persister:
         clock: Clock,
         troubles: Troubles,
         *,
+        sync_log: Callable[[], Awaitable[bool]],
         offsets_interval: float = 5.0,
         delay_interval: float = 10.0,
     ) -> None:
         self._clock = clock
         self._troubles = troubles
+        self._sync_log = sync_log
 
         def file(name: str, interval: float, *, private: bool = False) -> TableFile:
             return TableFile(ConfigFile(directory / f"{name}.json", storage, private=private), clock, interval)
@@ -248,8 +251,16 @@ class Persister:
             for piece in table.pieces():
                 pieces.append(piece)
                 await anyio.lowlevel.checkpoint()  # others have their turn between the pieces
+            await self._sync_before(file)
             await run_blocking(file.file.persist, pieces)
         except Exception as error:
             file.attempted(change, str(error) or repr(error))
             raise
         file.attempted(change, None)
+
+    async def _sync_before(self, file: TableFile) -> None:
+        """Have the log synced up to what a table says is done with: what a power failure takes from the one must not
+        be said in the other. Offsets of groups are written in any case, and a start brings them back to their queues.
+        """
+        if file in (self.delays, self.offsets) and not await self._sync_log() and file is self.delays:
+            raise StoreError("the commit log is not synced, and the table must not be ahead of it")

@@ -282,6 +282,8 @@ class TimerDelivery:
         for piece in self._pieces():  # the first one sets aside all that the others are made of
             pieces.append(piece)
             await checkpoint()
+        if not await self._store.sync():  # else a power failure may take what is said to be delivered
+            raise StoreError("the commit log is not synced, and the copy must not be ahead of it")
         await run_blocking(self._file.save, next_offset, now, self._window_ms, pieces)
         self._saved = change
 

@@ -27,12 +27,12 @@ from rocketbox.message import (
 from rocketbox.protocol.registration_bodies import TopicConfig
 from tests.simulation.arrivals import Arrivals
 from tests.simulation.cluster import HostClock, Process, SimulatedBroker
-from tests.simulation.disk import Disk
 from tests.simulation.history import GroupKind, History
 from tests.simulation.network import Host, SimulatedNetwork
 from tests.simulation.requests import Requests
 from tests.simulation.timers import Timers
 from tests.simulation.transactions import Transactions
+from tests.support.store.machine_disk import Disk
 
 __all__ = ["ELSEWHERE", "GROUPS", "OTHER", "QUEUES", "TOPIC", "TOPICS", "WAYS", "Clients", "Member"]
 

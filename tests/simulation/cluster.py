@@ -22,10 +22,10 @@ from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import PullMessageResponseHeader
 from rocketbox.remoting.connection import Connection
-from tests.simulation.disk import Disk
 from tests.simulation.network import Host, SimulatedNetwork
 from tests.support.broker.wire import SMALL_FILES
 from tests.support.clocks import START_MS
+from tests.support.store.machine_disk import Disk
 
 __all__ = [
     "CHECK_EVERY",

@@ -343,6 +343,18 @@ class MessageStore:
         self._log.close()
         self._files.close()
 
+    async def sync(self) -> bool:
+        """Sync all of the log that is safe by now; whether it is on the disk.
+
+        Who writes down elsewhere what became of messages does this first: with ASYNC_FLUSH what a power failure takes
+        from the log would be taken for done otherwise. With SYNC_FLUSH there is nothing to do. False when the disk
+        refuses, which is told as a trouble or a failure of the store.
+        """
+        end = self._writer.durable
+        if self._log.synced < end:
+            await self._writer.sync_written(self._pool)
+        return self._log.synced >= end
+
     # --- deleting ---
 
     async def delete_topic(self, topic: str) -> None:

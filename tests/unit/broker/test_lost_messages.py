@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
+import anyio
 import pytest
 
 from rocketbox.broker.broker import Broker
-from rocketbox.protocol.stored_message import StoredMessage
+from rocketbox.broker.put_stage import PutOrigin
+from rocketbox.clock import RealClock
+from rocketbox.protocol.stored_message import StoredMessage, decode_message
 from rocketbox.storage.memory_storage import MemoryStorage
 from tests.support.broker.in_memory import broker_in_memory
+from tests.support.store.machine_disk import Disk
 from tests.support.store.store_tools import contents, overwrite
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -61,3 +69,67 @@ async def test_a_group_that_was_reset_to_behind_a_queue_stays_there_over_a_stop(
         wire.running.offsets.commit("desk", "orders", 0, 100)
     async with broker_in_memory(storage=storage) as wire:
         assert wire.running.offsets.get("desk", "orders", 0) == 100
+
+
+NEVER = 3_600_000  # milliseconds
+UNSYNCED = {
+    "flush-disk-type": "ASYNC_FLUSH",
+    "flush-interval-commit-log": NEVER,
+    "flush-interval-consume-queue": NEVER,
+    "flush-consumer-offset-interval": 20,
+    "flush-delay-offset-interval": 20,
+    "transaction-check-interval": NEVER,
+}
+
+
+class ClockAhead(RealClock):
+    """The machine's time, and ``ahead`` milliseconds."""
+
+    ahead = 0
+
+    def time_ms(self) -> int:
+        return super().time_ms() + self.ahead
+
+
+async def test_what_is_written_of_deliveries_and_ends_is_never_ahead_of_the_log() -> None:
+    """A power failure takes with the delivered message what says that it was delivered; so it is delivered again."""
+    disk, clock = Disk(), ClockAhead()
+    parked = {
+        b"by level": b"DELAY\x014\x02",
+        b"by timer": b"TIMER_DELAY_MS\x0160000\x02",
+    }
+
+    async def until(condition: Callable[[], bool]) -> None:
+        with anyio.fail_after(PATIENCE):
+            while not condition():
+                await anyio.sleep(0.001)
+
+    def delivered(broker: Broker) -> list[bytes]:
+        records = broker.store.get("orders", 0, 0, 32).records
+        return sorted(decode_message(record)[0].body for record in records)
+
+    async with broker_in_memory(storage=disk, clock=clock, settings=UNSYNCED) as wire:
+        for body, properties in parked.items():
+            text = b"UNIQ_KEY\x01" + body + b"\x02" + properties
+            wire.running.timers.puts.put(StoredMessage("orders", 0, body, text), PutOrigin.SEND)
+        half = StoredMessage("orders", 0, b"half", b"UNIQ_KEY\x01half\x02TRAN_MSG\x01true\x02PGROUP\x01desk\x02")
+        end = wire.running.halves.put(half, b"half", "10.0.0.1").end_offset
+        await wire.running.store.durable(end)
+    clock.ahead = 120_000  # both are due
+    async with broker_in_memory(storage=disk, clock=clock, settings=UNSYNCED) as wire:
+        broker = wire.running
+        (open_half,) = broker.halves.due(math.inf)
+        record = await broker.store.read_record(open_half.log_offset)
+        assert record is not None
+        broker.halves.commit(open_half, decode_message(record)[0])
+        await until(lambda: delivered(broker) == [b"by level", b"by timer", b"half"])
+        await broker.transaction_checks.round()
+        for file in (broker.persister.delays, broker.persister.offsets):
+            await file.written(file.marked)
+        written = disk.open("/store/config/timers.bin").read(0, 40)
+        await until(lambda: disk.open("/store/config/timers.bin").read(0, 40) != written)
+        await until(lambda: not broker.timers.waiting)
+        failed = disk.after_a_power_failure()
+    async with broker_in_memory(storage=failed, clock=clock, settings=UNSYNCED) as wire:
+        await until(lambda: {b"by level", b"by timer"} <= set(delivered(wire.running)))
+        assert b"half" in delivered(wire.running) or len(wire.running.halves) == 1

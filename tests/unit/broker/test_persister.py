@@ -69,11 +69,15 @@ class Bench:
         self.disk = disk
         self.clock = VirtualClock()
         self.troubles = Troubles(self.clock)
-        self.persister = Persister(Path("/config"), disk, self.clock, self.troubles)
+        self.persister = Persister(Path("/config"), disk, self.clock, self.troubles, sync_log=self.sync_log)
         options = BrokerOptions(store_path_root_dir=Path("/"))
         self.topics = TopicTable(options, self.clock, self.persister.topics, lambda topic: None)
         self.groups = GroupTable(self.clock, self.persister.groups)
         self.offsets = OffsetTable(self.clock, self.persister.offsets)
+
+    async def sync_log(self) -> bool:
+        """There is no log."""
+        return True
 
     async def written(self, topic: str) -> None:
         await self.topics.in_turn(topic, lambda: None)
@@ -295,3 +299,31 @@ async def test_who_stops_waiting_in_the_moment_of_a_failed_write_holds_up_nobody
         await clock.advance(WRITE_TIMEOUT - 2)
     assert len(outcomes) == 2
     assert "no room" in outcomes[1]
+
+
+async def test_tables_that_say_what_is_done_are_written_when_the_log_is_synced_and_delays_not_without() -> None:
+    class Ordered(Bench):
+        is_good = False
+
+        async def sync_log(self) -> bool:
+            self.disk.writes.append("log")
+            return self.is_good
+
+    run = Ordered(Disk())
+    run.persister.load(topics=run.topics, groups=run.groups, offsets=run.offsets, delays=Unused())
+    async with Supervisor("test", run.clock) as tasks:
+        run.persister.start(tasks)
+        run.offsets.commit("g", "t", 0, 1)
+        await run.clock.advance(5)
+        await run.at_rest(run.persister.offsets)
+        assert run.disk.writes == ["log", "consumerOffset"]
+        change = run.persister.delays.mark()
+        await run.clock.advance(10)
+        await run.until(lambda: bool(run.troubles.current))
+        assert "must not be ahead" in run.troubles.current[0].error
+        assert not run.persister.delays.is_written(change)
+        run.is_good = True
+        await run.clock.advance(LONGEST_BACKOFF)
+        await run.at_rest(run.persister.delays)
+        assert run.disk.writes[-2:] == ["log", "delayOffset"]
+        assert run.disk.writes.count("delayOffset") == 1

@@ -1,4 +1,4 @@
-"""The disk of a simulated machine: it outlives processes, and a power failure takes what was not synced."""
+"""The disk of a machine: it outlives processes, and a power failure takes what was not synced."""
 
 from __future__ import annotations
 
