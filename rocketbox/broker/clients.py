@@ -289,6 +289,14 @@ class _Client:
     access_key: str | None = None
 
 
+@dataclass(slots=True)
+class _ClientId(Generic[ConnectionT]):
+    """Who goes by a client id, and whose it is: that of the user who has said it first, as long as anybody says it."""
+
+    owner: str | None
+    connections: dict[ConnectionT, _Client] = field(default_factory=dict)
+
+
 class ProducerTable(Generic[ConnectionT]):
     """All producer groups."""
 
@@ -305,18 +313,19 @@ class ProducerTable(Generic[ConnectionT]):
         self._most = most
         self.memberships: Memberships[ConnectionT] = Memberships("producer", most_groups)
         self._groups: dict[str, dict[ConnectionT, ClientChannel]] = {}
-        self._clients: dict[str, dict[ConnectionT, _Client]] = {}
+        self._clients: dict[str, _ClientId[ConnectionT]] = {}
 
     def connection_of(self, client_id: str) -> ConnectionT | None:
         """Where the client of that id is; where several say it, the one that came last: it connected again.
 
-        Not one of another user than the first of them: an id is no secret, and what is sent to it is not his.
+        Not one of another user than the first of them, not even when that one has gone: an id is no secret, and what
+        is sent to it is not his.
         """
-        clients = self._clients.get(client_id)
-        if not clients:
+        known = self._clients.get(client_id)
+        if known is None:
             return None
-        user = next(iter(clients.values())).access_key
-        return next(connection for connection, each in reversed(clients.items()) if each.access_key == user)
+        clients, owner = known.connections, known.owner
+        return next((each for each, client in reversed(clients.items()) if client.access_key == owner), None)
 
     def channels(self, group: str) -> dict[ConnectionT, ClientChannel]:
         """The producers of a group (a copy)."""
@@ -337,8 +346,14 @@ class ProducerTable(Generic[ConnectionT]):
         channels = self._groups.setdefault(group, {})
         known = channels.get(connection)
         channels[connection] = channel
-        clients = self._clients.setdefault(channel.client_id, {})
-        client = clients.setdefault(connection, _Client())
+        owned = self._clients.get(channel.client_id)
+        if owned is None:
+            owned = self._clients[channel.client_id] = _ClientId(channel.access_key)
+        client = owned.connections.get(connection)
+        if client is None:
+            client = owned.connections[connection] = _Client()
+        elif client.access_key == owned.owner != channel.access_key:  # his keys are others now
+            owned.owner = channel.access_key
         client.access_key = channel.access_key
         if known is None or known.client_id != channel.client_id:
             client.groups += 1
@@ -381,7 +396,7 @@ class ProducerTable(Generic[ConnectionT]):
 
     def _forget_id(self, client_id: str, connection: ConnectionT) -> None:
         """In one group less it goes by that id."""
-        clients = self._clients[client_id]
+        clients = self._clients[client_id].connections
         clients[connection].groups -= 1
         if not clients[connection].groups:
             del clients[connection]

@@ -195,3 +195,30 @@ def test_a_client_is_where_its_id_was_said_last_and_nowhere_when_it_is_gone() ->
     table.on_close("old")
     assert table.connection_of("other") is None
     assert table._clients == {}
+
+
+def test_a_client_id_is_that_of_the_user_who_has_said_it_first_as_long_as_anybody_says_it() -> None:
+    """Another user waits with it until the first one loses his connection: the replies to that one are not his."""
+    clock = VirtualClock()
+    table: ProducerTable[str] = ProducerTable(clock, 120.0)
+
+    def beat(connection: str, user: str | None) -> None:
+        table.register("a", connection, ClientChannel("one", 3, 479, clock.monotonic(), user))
+
+    beat("first", "asker")
+    beat("spy", "curious")
+    beat("spy", "curious")
+    assert table.connection_of("one") == "first"
+    table.on_close("first")
+    assert table.connection_of("one") is None
+    beat("again", "asker")
+    assert table.connection_of("one") == "again"
+    beat("again", "asker-with-new-keys")
+    assert table.connection_of("one") == "again"
+    beat("spy", "asker")
+    assert table.connection_of("one") == "again"
+    table.on_close("again")
+    table.on_close("spy")
+    assert table._clients == {}
+    beat("next", "curious")
+    assert table.connection_of("one") == "next"
