@@ -45,7 +45,7 @@ from rocketbox.broker.transaction_records import (
 )
 from rocketbox.broker.unparking import real_topic
 from rocketbox.clock import Clock
-from rocketbox.errors import StoreError, StoreFullError, StoreStalledError
+from rocketbox.errors import InvalidMessageError, StoreError, StoreFullError, StoreStalledError
 from rocketbox.message import MessageExt
 from rocketbox.protocol.codes import (
     TRANS_CHECK_MAX_TIME_TOPIC,
@@ -62,6 +62,7 @@ __all__ = ["Half", "HalfMessages"]
 _log = logging.getLogger(__name__)
 
 READ_AT_ONCE = 256  # records, at the start
+BESIDE_A_HALF = 1024  # bytes, beside body and properties: the heads of its record and of the mark of its end
 PLACES_KEPT = 20  # of one transaction: an end that comes late may name one of them
 
 
@@ -127,6 +128,7 @@ class HalfMessages:
         self._offsets = offsets
         self._clock = clock
         self._immunity = options.transaction_time_out / 1000
+        self._file_size = options.store.mapped_file_size_commit_log
         self._shares = PeerShares(
             options.max_half_messages, options.max_half_messages_per_address, "max-half-messages", "half messages",
             "open", soon=True,
@@ -176,9 +178,19 @@ class HalfMessages:
     # --- steps -------------------------------------------------------------------------------------------------------
 
     def put(self, message: StoredMessage, uniq_key: bytes, by: str) -> PutResult:
-        """Begin a transaction; ``by`` is the address of who asks. Raises as a put does, and LimitError."""
+        """Begin a transaction; ``by`` is the address of who asks.
+
+        Raises as a put does, LimitError, and InvalidMessageError for a message that would leave no room for its end.
+        """
         self._shares.check(by)
-        result = self._puts.put(half_of(message, uniq_key), PutOrigin.SEND)
+        stored = half_of(message, uniq_key)
+        size = len(stored.body) + len(stored.properties) + BESIDE_A_HALF
+        if size > self._file_size:
+            raise InvalidMessageError(
+                f"a half message and its end, which lie in one file, would take {size} bytes of a commit-log file of "
+                f"{self._file_size}; send less at once, or raise mapped-file-size-commit-log (for a new store)"
+            )
+        result = self._puts.put(stored, PutOrigin.SEND)
         seconds, now = immunity_seconds(message.properties), self._clock.monotonic()
         half = Half(
             result.queue_offset, result.commit_log_offset, since_ms=result.store_timestamp_ms,

@@ -18,7 +18,7 @@ from rocketbox.broker.topics import TopicTable
 from rocketbox.clock import Clock
 from rocketbox.errors import InvalidMessageError
 from rocketbox.message import MessageExt
-from rocketbox.protocol.codes import SCHEDULE_TOPIC, TIMER_TOPIC, UNDELIVERED_TOPIC
+from rocketbox.protocol.codes import SEND_FORBIDDEN_TOPICS, UNDELIVERED_TOPIC
 from rocketbox.protocol.stored_message import StoredMessage
 from rocketbox.protocol.tags import is_valid_name
 from rocketbox.rare_log import RareLog
@@ -126,7 +126,7 @@ def real_topic(message: MessageExt) -> tuple[str, int]:
 def _unparked(message: MessageExt, added: bytes) -> StoredMessage:
     """The message under its own topic; its property text stays as Apache leaves it, DELAY included."""
     name, queue_id = real_topic(message)
-    if name in (SCHEDULE_TOPIC, TIMER_TOPIC):  # somebody has parked it himself: it would be due again at once, for ever
-        raise InvalidMessageError(f"its property REAL_TOPIC is {name}, where messages wait")
+    if name in SEND_FORBIDDEN_TOPICS:  # somebody has parked it himself: it would be due again, or be taken for a mark
+        raise InvalidMessageError(f"its property REAL_TOPIC is {name}, which is the broker's own")
     text = remove_properties(message.raw_properties, (b"__CRC32#",)) + added
     return record_of(message, name, queue_id, text, message.reconsume_times)

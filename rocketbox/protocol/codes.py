@@ -267,9 +267,11 @@ SEND_FORBIDDEN_TOPICS = frozenset(
         TRANS_CHECK_MAX_TIME_TOPIC,
         "SELF_TEST_TOPIC",
         "OFFSET_MOVED_EVENT",
+        TIMER_TOPIC,
     }
 )
-"""Topics no client may send to (``TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET``)."""
+"""Topics no client may send to (``TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET``, and that of messages which wait for a
+time: what is sent there itself would be delivered to any topic, those of the broker's transactions among them)."""
 
 SYSTEM_TOPICS = SEND_FORBIDDEN_TOPICS | {TBW102, "RMQ_SYS_TRACE_TOPIC", "BenchmarkTest", "CHECKPOINT_TOPIC"}
 """Topics a server makes for itself; those that begin with ``rmq_sys_`` belong to them as well."""

@@ -63,11 +63,11 @@ class OpenTransactions:
     offsets: OffsetTable
     members: _Members = field(default_factory=_Members)
 
-    def begin(self, name: str, properties: str = "", *, by: str = "10.0.0.1:1") -> int:
+    def begin(self, name: str, properties: str = "", *, by: str = "10.0.0.1:1", body: bytes = b"") -> int:
         """Put a half message; where it ends in the log."""
         text = f"UNIQ_KEY\x01{name}\x02TRAN_MSG\x01true\x02PGROUP\x01payers\x02{properties}"
         message = StoredMessage(
-            TOPIC, 0, f"body of {name}".encode(), text.encode(), born_timestamp_ms=self.clock.time_ms()
+            TOPIC, 0, body or f"body of {name}".encode(), text.encode(), born_timestamp_ms=self.clock.time_ms()
         )
         return self.halves.put(message, name.encode(), by).end_offset
 

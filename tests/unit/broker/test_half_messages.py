@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 
 import anyio
@@ -13,10 +14,12 @@ from rocketbox.clock import RealClock
 from rocketbox.errors import InvalidMessageError
 from rocketbox.message import MessageExt
 from rocketbox.protocol.codes import (
+    TIMER_TOPIC,
     TRANS_CHECK_MAX_TIME_TOPIC,
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
     TRANSACTION_GROUP,
+    UNDELIVERED_TOPIC,
     MessageSysFlag,
     RequestCode,
 )
@@ -390,6 +393,20 @@ async def test_no_client_says_how_far_the_transactions_are(by: str) -> None:
         assert await bodies(wire) == [b"ended"]
 
 
+async def test_nobody_sends_the_mark_of_an_end_by_way_of_the_topic_where_messages_wait() -> None:
+    """What waits there goes to the topic that it names, which may be that of the marks: a restart would believe it."""
+    mark = f"REAL_TOPIC\x01{TRANS_OP_HALF_TOPIC}\x02REAL_QID\x010\x02TAGS\x01d\x02"
+    async with broker_in_memory() as wire:
+        await half(wire, "open")
+        refused = await wire.send(TIMER_TOPIC, b"0,", properties=mark)
+        assert (refused.code, "is forbidden" in (refused.remark or "")) == (16, True)
+        wire.running.store.put(StoredMessage(TIMER_TOPIC, 0, b"0,", mark.encode()))  # as a store of before may hold it
+        with anyio.fail_after(PATIENCE):
+            while not await wire.messages(UNDELIVERED_TOPIC):
+                await RealClock().sleep(0.01)
+        assert await wire.messages(TRANS_OP_HALF_TOPIC) == []
+
+
 async def test_an_offset_that_no_queue_has_come_to_hides_no_transaction() -> None:
     storage, clock = MemoryStorage(), VirtualClock()
     async with open_transactions(storage, SMALL, clock=clock) as run:
@@ -414,6 +431,25 @@ async def test_a_half_message_is_taken_only_if_its_checks_can_be_written_to_it()
             clock.now += 60
             await run.checks.round()
         assert run.given_up() == ["t0"]
+
+
+async def test_a_half_message_is_taken_only_if_its_end_fits_behind_it() -> None:
+    """Both lie in one file of the commit log."""
+    clock = VirtualClock()
+    async with open_transactions(MemoryStorage(), SMALL, clock=clock) as run:
+        size = SMALL.mapped_file_size_commit_log
+        ends: list[int] = []
+        while not ends:
+            size -= 100
+            with suppress(InvalidMessageError):
+                ends.append(run.begin("t0", body=b"x" * size))
+        await run.store.durable(ends[0])
+        await settle()
+        clock.now += 60
+        await run.checks.round()
+        assert run.checks.asked == 1
+        await run.store.durable(run.end("t0", commit=True))
+        assert run.names() == ["t0"]
 
 
 def _taken_until(run: OpenTransactions, properties: str) -> int | None:
