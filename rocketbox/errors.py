@@ -42,6 +42,7 @@ __all__ = [
     "NoRouteError",
     "NotDurableError",
     "NotStartedError",
+    "OtherLoopError",
     "Reject",
     "ReplyError",
     "ReplyTimeoutError",
@@ -300,6 +301,18 @@ class NotStartedError(ClientStateError):
     def __init__(self, what: str, fix: str = "use it inside 'async with'") -> None:
         self.what = what
         super().__init__(f"{what} is not started; {fix}")
+
+
+class OtherLoopError(ClientStateError):
+    """A service was used in another event loop than that in which it was started; nothing was sent."""
+
+    def __init__(self, name: str, thread: str, here: str) -> None:
+        self.name = name
+        super().__init__(
+            f"{name} was started in the event loop of thread {thread!r} and is used in another one, in {here!r}; "
+            "nothing was sent. Threads send by template.blocking, or hand calls over to its loop: by "
+            "anyio.from_thread.run(producer.send, message) where anyio started them, else by a BlockingPortal"
+        )
 
 
 class ForkedError(ClientStateError):

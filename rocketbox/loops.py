@@ -10,11 +10,12 @@ import contextvars
 import inspect
 import math
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import anyio
 from anyio._core._eventloop import claim_worker_thread, get_async_backend, threadlocals
@@ -29,6 +30,7 @@ else:
     _library = current_async_library_cvar
 
 __all__ = [
+    "HomeLoop",
     "at_interpreter_end",
     "call_soon_from_thread",
     "callbacks_in_asyncio",
@@ -68,6 +70,42 @@ def is_cancelled(*, as_task: bool = False) -> bool:
     except RuntimeError:  # no loop of asyncio's
         return False
     return task is not None and task.cancelling() > 0
+
+
+class HomeLoop:
+    """The event loop in which something was started, and the only one in which it may be used.
+
+    Fast path: who has ``thread``, which is 0 without a loop, compares it with ``threading.get_ident()`` before each
+    use, and asks :meth:`is_here` where they differ: 20 ns instead of 150 (a send takes 10 us).
+    """
+
+    __slots__ = ("_loop", "name", "thread")
+
+    def __init__(self, loop: object | None = None) -> None:
+        self._loop = loop
+        self.thread = 0 if loop is None else threading.get_ident()
+        """Where the loop was seen to run last."""
+        self.name = threading.current_thread().name
+        """That of the thread in which it was started."""
+
+    @classmethod
+    def of_caller(cls) -> Self:
+        """The loop that runs here."""
+        return cls(_loop_here())
+
+    def is_here(self) -> bool:
+        """Whether it is the loop that runs here; another thread may run it later than the one that began."""
+        if self.thread != threading.get_ident() and self._loop is not None and _loop_here() is self._loop:
+            self.thread = threading.get_ident()
+        return self.thread == threading.get_ident()
+
+
+def _loop_here() -> object | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        trio = sys.modules.get("trio")
+        return trio.lowlevel.current_trio_token() if trio is not None and trio.lowlevel.in_trio_run() else None
 
 
 def never_closed() -> tuple[type, ...]:

@@ -17,6 +17,7 @@ import os
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from threading import get_ident
 from types import TracebackType
 from typing import Final, Self
 
@@ -289,11 +290,13 @@ class MQClientInstance:
         return self._identity
 
     def check_running(self, user: str | None = None) -> None:
-        """Raise NotStartedError, naming who wants it to run, unless it does; ForkedError in a fork of its process."""
+        """Raise NotStartedError, naming who wants it to run, unless it does; ForkedError in a fork of its process,
+        OtherLoopError in another loop than its own."""
         if self._forked:
             raise ForkedError(user or "the RocketMQ client", self.identity.process)
         if not self.running:
             raise NotStartedError(user or repr(self))
+        self.remoting.check_loop(user or "the RocketMQ client")
 
     def forked(self) -> None:
         """This process is a fork of the one that started the client: its tasks and connections are not here."""
@@ -449,7 +452,7 @@ class MQClientInstance:
 
         All that ask at the same time share one request. Raises RemotingError when no name server answers.
         """
-        if not self.running:
+        if self.remoting.home.thread != get_ident():
             self.check_running()
         self.routes.use(topic, self.clock.monotonic())
         if not refresh and (known := self.routes.get(topic)) is not None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from threading import get_ident
 from typing import TypeVar
 
 from rocketbox.client.api.send import send_result
@@ -152,7 +153,7 @@ class Sender:
     # --- from messages to requests -----------------------------------------------------------------------------------
 
     def check_open(self) -> None:
-        """Raises NotStartedError, or ForkedError, when nothing can be sent."""
+        """Raises NotStartedError, ForkedError, OtherLoopError when nothing can be sent (from here)."""
         if self._is_closed:
             raise NotStartedError(f"producer {self.group}", "it was stopped, and stays so: make a new Producer")
         self._instance.check_running(f"producer {self.group}")
@@ -161,7 +162,7 @@ class Sender:
 
     def request(self, message: Message) -> SendRequest:
         """A checked message with an id of its own. Raises InvalidMessageError."""
-        if not (self.is_open and self._instance.running):
+        if not (self.is_open and self._remoting.home.thread == get_ident()):
             self.check_open()
         try:
             said, body = message.topic, message.body

@@ -14,13 +14,22 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from math import inf
+from threading import current_thread, get_ident
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 import anyio
 
 from rocketbox.clock import Clock
-from rocketbox.errors import ConnectError, ForkedError, HookFailedError, NotStartedError, RocketBoxError
+from rocketbox.errors import (
+    ConnectError,
+    ForkedError,
+    HookFailedError,
+    NotStartedError,
+    OtherLoopError,
+    RocketBoxError,
+)
+from rocketbox.loops import HomeLoop
 from rocketbox.protocol.codes import ResponseCode, SerializeType
 from rocketbox.protocol.command import RemotingCommand, decode_command, encode_command
 from rocketbox.protocol.namespaces import NO_NAMESPACE, Namespace
@@ -116,6 +125,8 @@ class RemotingClient:
         self._others: set[Connection] = set()  # told to go away, or closed and not yet gone
         self._connecting: dict[str, _PendingConnect] = {}
         self._started = False
+        self.home = HomeLoop()
+        """The loop in which it runs; none while it does not."""
         self._forked_from: int | None = None
         self._writes_binary = self.options.serialization is SerializeType.ROCKETMQ
 
@@ -125,14 +136,14 @@ class RemotingClient:
             stack.push_async_callback(self._close_connections)
             await stack.enter_async_context(self._role.handler_tasks)
             self._stack = stack.pop_all()
-        self._started = True
+        self._started, self.home = True, HomeLoop.of_caller()
         self._tasks.start("sweep", self._sweep)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        self._started = False
+        self._started, self.home = False, HomeLoop()
         for connection in (*self._connections.values(), *self._others):
             connection.stop_serving()
         return await self._stack.__aexit__(kind, error, trace)
@@ -152,6 +163,7 @@ class RemotingClient:
         ConnectionClosedError (the server may have acted), TooManyRequestsError and LocalProtocolError (nothing was
         sent). An error code in the response is the caller's to judge.
         """
+        self.check_loop()
         if not self.hooks:
             return await self._exchange(address, self._encoder(command), command.code, timeout, now)
         self._show_to_hooks(address, command)
@@ -184,6 +196,7 @@ class RemotingClient:
 
         Raises ConnectError, TooManyRequestsError, LocalProtocolError: nothing was sent. ConnectionClosedError.
         """
+        self.check_loop()
         self._show_to_hooks(address, command)
         await self._write_oneway(address, self._encoder(command, oneway=True), timeout, now)
 
@@ -249,9 +262,16 @@ class RemotingClient:
 
     def forked(self, process: int) -> None:
         """This is a fork of that process, whose connections these are: nothing may be read or written here."""
-        self._started, self._forked_from = False, process
+        self._started, self._forked_from, self.home = False, process, HomeLoop()
         self._others.update(self._connections.values())  # held, so that no descriptor is closed with a warning
         self._connections = {}
+
+    def check_loop(self, user: str = "the RocketMQ client") -> None:
+        """Raise OtherLoopError, naming who uses it, in another loop than its own. For prepared sends, which are hot,
+        who prepares them sees to it."""
+        home = self.home
+        if home.thread != get_ident() and self._started and not home.is_here():
+            raise OtherLoopError(user, home.name, current_thread().name)
 
     def register_handler(self, code: int, handler: RequestHandler) -> None:
         """Let handler take requests of this code that servers send to us."""
