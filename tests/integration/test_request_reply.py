@@ -115,6 +115,7 @@ async def test_each_of_many_gets_its_own_reply(tmp_path: Path) -> None:
 
 
 async def test_without_a_reply_the_time_is_over_and_a_late_one_is_counted_and_dropped(tmp_path: Path) -> None:
+    """Row C46 of the catalogue of failures: late, and twice."""
     answer = anyio.Event()
     async with servers(tmp_path) as cluster, desk(cluster) as consumer:
 
@@ -332,6 +333,7 @@ async def test_a_broker_that_was_killed_knows_who_asked_when_it_is_back(tmp_path
 
 
 async def test_the_request_of_a_replier_that_is_gone_is_answered_by_the_one_who_takes_over(tmp_path: Path) -> None:
+    """Row C46: its responder dies."""
     begun = anyio.Event()
 
     async def hang(messages: list[MessageExt]) -> None:

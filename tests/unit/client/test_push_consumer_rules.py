@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import tracemalloc
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
@@ -27,10 +29,11 @@ from rocketbox.errors import (
     Reject,
     RetryLater,
 )
-from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageExt, MessageQueue
+from rocketbox.message import Compression, ConsumeFromWhere, ConsumeMode, MessageExt, MessageQueue
 from rocketbox.protocol.bodies import decode_heartbeat
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.compression import compress, sys_flag_of
 from tests.support.client.scripted_broker import BROKER, ScriptedBroker
 from tests.support.clocks import VirtualClock, settle
 
@@ -516,6 +519,32 @@ async def test_a_message_that_cannot_be_read_does_not_hold_up_the_others(
         assert broker.fields(RequestCode.CONSUMER_SEND_MSG_BACK, "offset", "delayLevel") == [("1002", level)]
         assert broker.committed["T", 0] == 5
         assert consumer.state().missing_codecs == codecs
+
+
+@pytest.mark.parametrize("way", [Compression.ZLIB, Compression.LZ4, Compression.ZSTD])
+async def test_a_bomb_is_put_aside_at_the_cost_of_what_a_body_may_have(
+    setting: Setting, way: Compression, anyio_backend: str
+) -> None:
+    """Row C15 of the catalogue of failures. What may be unpacked is 1 MiB here, and the bomb has 32."""
+    most, bomb = 1 << 20, compress(bytes(32 << 20), way, 9)
+    broker, seen = setting.broker, Recorder()
+    setting.client_options = dataclasses.replace(PATIENT, max_unpacked_bytes=most)
+    async with setting.consumer() as consumer:
+        broker.committed["T", 0] = 0
+        broker.store("T", b"0")
+        broker.store("T", bomb, sys_flag=sys_flag_of(way))
+        broker.store("T", b"2")
+        tracemalloc.start()
+        try:
+            await consumer.subscribe("T", "*", seen)
+            await setting.advance(6)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert sorted(seen.bodies) == [b"0", b"2"]
+        assert broker.fields(RequestCode.CONSUMER_SEND_MSG_BACK, "offset", "delayLevel") == [("1001", "-1")]
+        assert broker.committed["T", 0] == 3
+        assert peak < 3 * most + 16 * len(bomb), "frames of the bomb come several times"
 
 
 # --- offsets, flow, pause ------------------------------------------------------------------------------------------
