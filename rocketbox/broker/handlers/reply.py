@@ -28,7 +28,7 @@ from rocketbox.broker.property_text import add_property, find_property, remove_p
 from rocketbox.broker.put_stage import PutOrigin
 from rocketbox.broker.store.putting import PutResult
 from rocketbox.errors import InvalidMessageError, LocalProtocolError, RemotingError, StoreError
-from rocketbox.protocol.codes import RETRY_PREFIX, SEND_FORBIDDEN_TOPICS, RequestCode, ResponseCode
+from rocketbox.protocol.codes import RETRY_PREFIX, RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import HeaderError, ReplyMessageRequestHeader, SendMessageRequestHeader
 from rocketbox.protocol.request_reply import PUSH_REPLY_TIME, REPLY_TO_CLIENT
@@ -86,12 +86,7 @@ class ReplyHandler:
         return RemotingCommand.response(code, remark, self._answer_fields)
 
     def _take(self, connection: Connection, request: RemotingCommand) -> Awaitable[RemotingCommand | None]:
-        if self._context.replies.is_full:
-            raise Refused(
-                ResponseCode.SYSTEM_BUSY,
-                "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, "
-                f"{self._context.replies.waiting} sends wait for the disk (sendThreadPoolQueueCapacity)",
-            )
+        self._rules.check_room()
         is_v2 = request.code == RequestCode.SEND_REPLY_MESSAGE_V2
         read = SendMessageRequestHeader.decode_v2 if is_v2 else SendMessageRequestHeader.decode
         header = read(request.ext_fields)
@@ -109,25 +104,11 @@ class ReplyHandler:
 
     def _queue(self, connection: Connection, request: RemotingCommand, header: SendMessageRequestHeader) -> int:
         """The queue of the copy; raises for a reply that no topic takes, as for any send."""
-        topic, topics = header.topic, self._context.topics
-        if header.batch or topic.startswith(RETRY_PREFIX):
+        if header.batch or header.topic.startswith(RETRY_PREFIX):
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a reply is one message, and for no retry topic")
-        config = topics.get(topic)
-        if config is None or topic in SEND_FORBIDDEN_TOPICS:
-            config = self._rules.new_topic(_head(header), connection.remote_address)
-        if not topics.is_written(topic):
-            raise TopicNotWrittenError(topic)
-        if header.queue_id >= max(config.read_queue_nums, config.write_queue_nums):
-            raise Refused(
-                ResponseCode.INVALID_PARAMETER,
-                f"request queueId[{header.queue_id}] is illegal, {config} Producer: {connection.remote_address}",
-            )
-        if not request.body:
-            raise Refused(ResponseCode.SYSTEM_ERROR, "the message body is empty")
+        _, queue_id = self._rules.place(_head(header), request, connection)
         self._rules.check_size(request.body)
-        if header.queue_id < 0:
-            return self._clock.random.randrange(max(1, config.write_queue_nums))
-        return header.queue_id
+        return queue_id
 
     def _push(
         self,

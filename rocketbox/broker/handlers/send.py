@@ -28,9 +28,7 @@ from rocketbox.broker.timer_messages import recall_handle_of
 from rocketbox.errors import InvalidMessageError, StoreBusyError, StoreError, StoreFailedError
 from rocketbox.protocol.codes import (
     RETRY_PREFIX,
-    SEND_FORBIDDEN_TOPICS,
     MessageSysFlag,
-    PermName,
     RequestCode,
     ResponseCode,
 )
@@ -56,13 +54,11 @@ class SendHandler:
         options = context.options
         self._context = context
         self._broker_name = options.broker_name
-        self._writable = bool(options.broker_permission & PermName.WRITE)
         self._topics = context.topics
         self._puts = context.puts
         self._halves = context.halves
         self._replies = context.replies
         self._clock = context.clock
-        self._random = context.clock.random
         self._uniq_ids = UniqIdGenerator(context.clock.random)
         self._reader = SendReader()
         self._rules = SendRules(context)
@@ -117,30 +113,9 @@ class SendHandler:
         return RemotingCommand.response(code, remark, self._answer_fields)
 
     def _send(self, connection: Connection, request: RemotingCommand) -> Awaitable[RemotingCommand | None] | None:
-        if self._replies.is_full:
-            raise Refused(
-                ResponseCode.SYSTEM_BUSY,
-                f"[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, {self._replies.waiting} sends "
-                "wait for the disk (sendThreadPoolQueueCapacity)",
-            )
+        self._rules.check_room()
         head, born, properties = self._reader.read(request)
-        config = self._topics.get(head.topic)
-        if config is None or head.topic in SEND_FORBIDDEN_TOPICS:
-            config = self._rules.new_topic(head, connection.remote_address)
-        if not self._topics.is_written(head.topic):
-            raise TopicNotWrittenError(head.topic)
-        if config.order and not self._writable:
-            raise Refused(ResponseCode.NO_PERMISSION, f"the broker[{self._broker_name}] sending message is forbidden")
-        queue_id = head.queue_id
-        if queue_id >= config.read_queue_nums and queue_id >= config.write_queue_nums:
-            raise Refused(
-                ResponseCode.INVALID_PARAMETER,
-                f"request queueId[{queue_id}] is illegal, {config} Producer: {connection.remote_address}",
-            )
-        if not request.body:
-            raise Refused(ResponseCode.SYSTEM_ERROR, "the message body is empty")
-        if queue_id < 0:
-            queue_id = self._random.randrange(max(1, config.write_queue_nums))
+        config, queue_id = self._rules.place(head, request, connection)
         # The quick look first; a property whose name ends so, or another value that begins so, must not do without it.
         wait = b"WAIT\x01false" not in properties or find_property(properties, b"WAIT") != b"false"
         if head.batch:

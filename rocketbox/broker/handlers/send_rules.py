@@ -1,6 +1,7 @@
-"""What a send may do, and where it leads: new topics, retries that become dead letters, kinds that are refused.
+"""What a send may do, and where it leads: its queue, new topics, retries that become dead letters, what is refused.
 
-Nothing here is on the path of an ordinary message to a topic that is there.
+All that sends and replies are refused for alike stands in :meth:`SendRules.place`. Ordinary messages that come together
+go by ``send_runs``, which asks nothing here but for what is not ordinary.
 
 Source: Apache RocketMQ 5.x ``AbstractSendMessageProcessor``, ``SendMessageProcessor.handleRetryAndDLQ``,
 ``TopicValidator``, ``HookUtils``.
@@ -21,6 +22,7 @@ from rocketbox.protocol.codes import (
     RETRY_PREFIX,
     SEND_FORBIDDEN_TOPICS,
     VERSION_3_4_9,
+    PermName,
     ResponseCode,
     dlq_topic,
 )
@@ -44,11 +46,47 @@ class SendRules:
 
     def __init__(self, context: BrokerContext) -> None:
         self._broker_name = context.options.broker_name
+        self._writable = bool(context.options.broker_permission & PermName.WRITE)
         self._rejects_halves = context.options.reject_transaction_message
         self._max_message_size = context.options.store.max_message_size
         self._topics = context.topics
         self._groups = context.groups
         self._locks = context.locks
+        self._replies = context.replies
+        self._random = context.clock.random
+
+    def check_room(self) -> None:
+        """Refuse all while too many wait for the disk."""
+        if self._replies.is_full:
+            raise Refused(
+                ResponseCode.SYSTEM_BUSY,
+                f"[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, {self._replies.waiting} sends "
+                "wait for the disk (sendThreadPoolQueueCapacity)",
+            )
+
+    def place(self, head: SendHead, request: RemotingCommand, connection: Connection) -> tuple[TopicConfig, int]:
+        """The topic of a message, made now if that is allowed, and its queue; any where it says none (-1).
+
+        Raises LimitError when there are too many topics, TopicNotWrittenError for one that is not written yet.
+        """
+        topic, queue_id = head.topic, head.queue_id
+        config = self._topics.get(topic)
+        if config is None or topic in SEND_FORBIDDEN_TOPICS:
+            config = self.new_topic(head, connection.remote_address)
+        if not self._topics.is_written(topic):
+            raise TopicNotWrittenError(topic)
+        if config.order and not self._writable:
+            raise Refused(ResponseCode.NO_PERMISSION, f"the broker[{self._broker_name}] sending message is forbidden")
+        if queue_id >= config.read_queue_nums and queue_id >= config.write_queue_nums:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{queue_id}] is illegal, {config} Producer: {connection.remote_address}",
+            )
+        if not request.body:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "the message body is empty")
+        if queue_id < 0:
+            queue_id = self._random.randrange(max(1, config.write_queue_nums))
+        return config, queue_id
 
     def new_topic(self, head: SendHead, sender: str) -> TopicConfig:
         """The topic, made now if that is allowed. Raises LimitError when there are too many."""
