@@ -1,7 +1,7 @@
 """The records of transactions: half messages, what becomes of them, and the marks that say which are done with.
 
 A half message lies in RMQ_SYS_TRANS_HALF_TOPIC, with where it is to go in REAL_TOPIC and REAL_QID. When it is done
-with, its queue offset is written to RMQ_SYS_TRANS_OP_HALF_TOPIC (tag ``d``, body ``17,``). What takes its place in the
+with, its queue offset is written to RMQ_SYS_TRANS_OP_HALF_TOPIC (tag ``d``, body ``17``). What takes its place in the
 log (the committed message, a copy that is checked, what is given up) names its commit-log offset as the prepared
 transaction offset of the record. Here are the forms alone; when what is written is ``half_messages``' part.
 
@@ -120,7 +120,7 @@ def mark_of_done(queue_offset: int, now_ms: int, host: tuple[bytes, int], uniq_k
     return StoredMessage(
         TRANS_OP_HALF_TOPIC,
         0,
-        b"%d," % queue_offset,
+        b"%d" % queue_offset,  # of several, separated by commas, brokers of 4.9 read none
         b"TAGS\x01%b\x02UNIQ_KEY\x01%b\x02WAIT\x01false\x02" % (DONE_TAG, uniq_key.encode()),
         born_timestamp_ms=now_ms,
         born_host=host,
