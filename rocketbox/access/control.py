@@ -134,6 +134,11 @@ class AccessControl:
         own = self._own
         return own if own is not None and access_key == own.name else self.accounts.find(access_key)
 
+    @staticmethod
+    def has_signed(connection: Connection, access_key: str) -> bool:
+        """Whether a request that came over a connection was signed by this key's user."""
+        return any(account.name == access_key for account in connection.attributes.get(_PROVED, ()))
+
     def user_of(self, request: RemotingCommand) -> Account | None:
         """Who has signed a request that :meth:`guard` has let through; None for one that needed no signature."""
         access_key = request.ext_fields.get(ACCESS_KEY)

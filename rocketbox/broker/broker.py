@@ -16,6 +16,7 @@ from typing import Self
 
 from rocketbox.broker.access import ServerAccess, server_access
 from rocketbox.broker.address import check_address, resolve_ip
+from rocketbox.broker.askers import Askers
 from rocketbox.broker.client_housekeeping import ClientHousekeeping
 from rocketbox.broker.client_requests import ClientRequests
 from rocketbox.broker.clients import ConsumerGroup, ConsumerTable, ProducerTable
@@ -180,6 +181,7 @@ class Broker:
             most_bytes=options.max_held_pull_bytes,
             written=lambda: 0 if self._server is None else self._server.written_bytes,
         )
+        self.askers = Askers(options.max_remembered_requests)
         context = BrokerContext(
             options=options,
             clock=clock,
@@ -201,6 +203,7 @@ class Broker:
             persister=self.persister,
             turns=Turns(options.max_large_requests, too_many_large_requests),
             access=None if access is None else access.control,
+            askers=self.askers,
         )
         sends = SendHandler(context)
         self._runs = sends.runs()

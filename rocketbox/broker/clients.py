@@ -315,16 +315,18 @@ class ProducerTable(Generic[ConnectionT]):
         self._groups: dict[str, dict[ConnectionT, ClientChannel]] = {}
         self._clients: dict[str, _ClientId[ConnectionT]] = {}
 
-    def connection_of(self, client_id: str) -> ConnectionT | None:
+    def connection_of(self, client_id: str, is_his: Callable[[ConnectionT], bool] | None = None) -> ConnectionT | None:
         """Where the client of that id is; where several say it, the one that came last: it connected again.
 
-        Not one of another user than the first of them, not even when that one has gone: an id is no secret, and what
-        is sent to it is not his.
+        An id is no secret, and what is sent to it is one user's: of those that ``is_his`` says to be his, or if that is
+        not known, of those of the user who said it first, even when that one has gone.
         """
         known = self._clients.get(client_id)
         if known is None:
             return None
         clients, owner = known.connections, known.owner
+        if is_his is not None:
+            return next(filter(is_his, reversed(clients)), None)
         return next((each for each, client in reversed(clients.items()) if client.access_key == owner), None)
 
     def channels(self, group: str) -> dict[ConnectionT, ClientChannel]:

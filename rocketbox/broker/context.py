@@ -12,6 +12,7 @@ from typing import Protocol
 
 from rocketbox.access.control import AccessControl
 from rocketbox.access.resources import Need
+from rocketbox.broker.askers import Askers
 from rocketbox.broker.client_requests import ClientRequests
 from rocketbox.broker.clients import ConsumerTable, ProducerTable
 from rocketbox.broker.durable_replies import DurableReplies
@@ -65,6 +66,8 @@ class BrokerContext:
     """For requests that take long in the loop."""
     access: AccessControl | None = None
     """Who may do what; None: everybody everything."""
+    askers: Askers
+    """Whose requests are to be answered; known with access control alone."""
 
     def refusal(
         self, connection: Connection, request: RemotingCommand, needs: Iterable[Need]

@@ -104,6 +104,14 @@ class BrokerOptions:
             "not Apache's"
         ),
     ] = 512
+    max_remembered_requests: Annotated[
+        int,
+        Ge(1),
+        Words(
+            "requests of which is known, with access control, which user has sent them, so that nobody else gets their "
+            "replies; the oldest are forgotten; not Apache's"
+        ),
+    ] = 20_000
     long_polling_enable: Annotated[
         bool, Words("true: a pull waits for messages as long as it says; false: for short-polling-time-mills")
     ] = True

@@ -1,9 +1,10 @@
 """Replies to requests (324, 325): each is handed to the client that asked, which is all who sees it, and stored.
 
 A request names its client by id (REPLY_TO_CLIENT), and so does the reply; the client is where a heartbeat with that id
-came from. It is handed the reply by code 326 and acknowledges it; only then is the replier answered. A client that is
-not connected here, takes no bytes, or has ``max-unanswered-replies`` to acknowledge still, is not waited for: the
-replier is told at once that nobody was reached (code 1, in Apache's words), and may try another broker.
+came from; with access control one of the user who has sent the request (``askers``). It is handed the reply by code
+326 and acknowledges it; only then is the replier answered. A client that is not connected here, takes no bytes, or has
+``max-unanswered-replies`` to acknowledge still, is not waited for: the replier is told at once that nobody was reached
+(code 1, in Apache's words), and may try another broker.
 
 The copy in the reply topic is for people (``store-reply-message-enable``): a failure to store it is logged, and says
 nothing about the reply.
@@ -120,7 +121,7 @@ class ReplyHandler:
     ) -> tuple[_Push | None, str]:
         """Hand the reply to its client, and what the replier is told if that fails, now or later."""
         shown = client[:LONGEST_SHOWN]
-        asker = self._context.producers.connection_of(client)
+        asker = self._asker(client, properties)
         if asker is None or asker.closed:
             return None, f"push reply message fail, channel of <{shown}> not found."
         fail = f"push reply message to {shown}fail."
@@ -151,6 +152,14 @@ class ReplyHandler:
             push.set_exception(error)
             _log.debug("a reply could not be handed to %s: %s", asker.remote_address, error)
         return push, fail
+
+    def _asker(self, client: str, properties: bytes) -> Connection | None:
+        """Where the client is that asked: one of the user who has sent the request, if that is known."""
+        context = self._context
+        user = context.askers.user_of(properties)
+        if user is None or context.access is None:
+            return context.producers.connection_of(client)
+        return context.producers.connection_of(client, partial(context.access.has_signed, access_key=user))
 
     def _store(
         self,

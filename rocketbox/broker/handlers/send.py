@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 from functools import partial
 
+from rocketbox.broker.askers import ASKS_FOR_REPLY
 from rocketbox.broker.context import BrokerContext
 from rocketbox.broker.durable_replies import code_of
 from rocketbox.broker.handlers.born_host import born_host
@@ -81,7 +82,10 @@ class SendHandler:
         looks_at = self._puts.looks_at
         if looks_at is None:
             return {}
-        shapes = PropertyShapes(_REPLACED_PROPERTIES | {b"TRAN_MSG"} | looks_at, (b"TIMER_",))
+        special = _REPLACED_PROPERTIES | {b"TRAN_MSG"} | looks_at
+        if self._context.access is not None:
+            special |= {ASKS_FOR_REPLY}
+        shapes = PropertyShapes(special, (b"TIMER_",))
         return SendRuns(self._context, self._reader, shapes, self._answers, self._added).runs()
 
     def handle(
@@ -145,6 +149,10 @@ class SendHandler:
             properties = remove_properties(properties, _REPLACED_PROPERTIES)
         elif properties and properties[-1] != 2:
             properties += b"\x02"
+        if self._context.access is not None and ASKS_FOR_REPLY in properties:
+            user = self._context.access.user_of(request)
+            if user is not None:
+                self._context.askers.note(properties, user.name)
         topic = head.topic
         if topic.startswith(RETRY_PREFIX):
             topic, queue_id, properties = rules.redirect_retry(request, head, queue_id, properties, connection)

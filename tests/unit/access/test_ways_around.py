@@ -259,6 +259,51 @@ async def test_a_reply_goes_to_no_other_user_who_goes_by_the_id_of_who_asked(
         assert (len(again.heard), len(spy.heard)) == (1, 0)
 
 
+REQUEST = "CORRELATION_ID\x01c\x02REPLY_TO_CLIENT\x01asker\x02TTL\x013000\x02UNIQ_KEY\x01A\x02"
+ASKING = {"a": "askers", "b": "quotes", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": REQUEST}
+REPLY = "CORRELATION_ID\x01c\x02REPLY_TO_CLIENT\x01asker\x02MSG_TYPE\x01reply\x02"
+REPLY_FIELDS = {"a": "g", "b": "DefaultCluster_REPLY_TOPIC", "c": "TBW102", "d": 4, "e": 0, "g": 1, "i": REPLY}
+
+
+async def test_a_reply_goes_to_who_has_sent_the_request_though_others_said_his_id_before(
+    users: UserWires, admin: BrokerWire
+) -> None:
+    """As when they wait until he connects anew, or the broker was started again."""
+    for name in ("asker", "curious"):
+        await users.new_user(admin, name, ("Topic:quotes", "Pub", "Allow"))
+    assert (await admin.send("quotes")).code == 0
+    asker, spy = Member(users, "asker"), Member(users, "curious", client_id="asker")
+    async with spy.client:
+        async with asker.client:
+            await spy.say()
+            await asker.say()
+            for member in (asker, spy):  # who has read the correlation id comes too late with it
+                request = RemotingCommand.request(C.SEND_MESSAGE_V2, ASKING, b"?")
+                assert (await member.client.request(member.address, request, timeout=PATIENCE)).code == 0
+            assert (await admin.broker(C.SEND_REPLY_MESSAGE_V2, REPLY_FIELDS, b"hidden")).code == 0
+            assert (len(asker.heard), len(spy.heard)) == (1, 0)
+        answer = await admin.broker(C.SEND_REPLY_MESSAGE_V2, REPLY_FIELDS, b"hidden")
+    assert answer.code == 1
+    assert spy.heard == []
+
+
+async def test_who_has_another_key_now_gets_replies_over_his_new_connection(
+    users: UserWires, admin: BrokerWire
+) -> None:
+    """Though the broker does not know yet that the old one, with the old key, is gone."""
+    for name in ("of-may", "of-june"):
+        await users.new_user(admin, name, ("Topic:quotes", "Pub", "Allow"))
+    assert (await admin.send("quotes")).code == 0
+    old, new = (Member(users, name, client_id="asker") for name in ("of-may", "of-june"))
+    async with old.client, new.client:
+        for member in (old, new):
+            await member.say()
+        request = RemotingCommand.request(C.SEND_MESSAGE_V2, ASKING, b"?")
+        assert (await new.client.request(new.address, request, timeout=PATIENCE)).code == 0
+        assert (await admin.broker(C.SEND_REPLY_MESSAGE_V2, REPLY_FIELDS, b"99")).code == 0
+    assert (len(old.heard), len(new.heard)) == (0, 1)
+
+
 def _another_key(topic: str, other_topic: str, key: str) -> str:
     """One that the index cannot tell from that key of the other topic: it knows hashes alone."""
     places = 7  # enough digits of base 31 for 32 bits

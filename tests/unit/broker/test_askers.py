@@ -1,0 +1,34 @@
+"""Whose requests are to be answered: who counts, and how many are known."""
+
+from __future__ import annotations
+
+from rocketbox.broker.askers import Askers
+
+
+def request(correlation_id: str) -> bytes:
+    return f"CORRELATION_ID\x01{correlation_id}\x02REPLY_TO_CLIENT\x01c\x02".encode()
+
+
+def test_the_first_user_of_a_correlation_id_counts() -> None:
+    askers = Askers(10)
+    for user in ("first", "second"):
+        askers.note(request("a"), user)
+    assert (askers.user_of(request("a")), askers.user_of(request("b"))) == ("first", None)
+
+
+def test_the_oldest_are_forgotten_and_counted() -> None:
+    askers = Askers(3)
+    for number in range(5):
+        askers.note(request(str(number)), "somebody")
+    assert (len(askers), askers.forgotten) == (3, 2)
+    known = [number for number in range(5) if askers.user_of(request(str(number)))]
+    assert known == [2, 3, 4]
+
+
+def test_an_id_that_is_none_is_not_kept() -> None:
+    askers = Askers(3)
+    for correlation_id in ("", "x" * 1_000):
+        askers.note(request(correlation_id), "somebody")
+    askers.note(b"REPLY_TO_CLIENT\x01c\x02", "somebody")
+    assert len(askers) == 0
+    assert askers.user_of(b"") is None
