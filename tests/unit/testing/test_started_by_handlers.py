@@ -190,20 +190,21 @@ async def test_threads_and_timers_of_a_handler_are_waited_for_while_time_stands_
 
 
 GIVES_UP = """
-import time
+import asyncio, time
 import anyio
 from rocketbox import RocketBox, rocketmq_listener
 
 app = RocketBox("gives-up", scan=[__name__])
 seen = []
 
-def work():
-    time.sleep(0.1)
-    seen.append("done")
-
 @rocketmq_listener(topic="works", consumer_group="works")
 async def begin(text: str) -> None:
-    with anyio.move_on_after(0.02):
+    loop = asyncio.get_running_loop()
+    with anyio.CancelScope() as scope:
+        def work():
+            loop.call_soon_threadsafe(scope.cancel)  # what has not begun is never begun
+            time.sleep(0.1)
+            seen.append("done")
         await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
     seen.append("gave up")
 """
