@@ -5,8 +5,8 @@ The broker is ``rocketbox broker``, first with SYNC_FLUSH, the default, then wit
 is shown where the broker is ours. The scenarios of the store alone have neither: theirs is the CPU of the process that
 holds the store. The starts of a whole service (``start``), tests in the harness (``harness``), sends among hostile
 peers (``hostile``), the Spark source (``spark``), and Apache's Java client on our broker and on Apache's (``java``)
-bring their own servers, as does our client beside the Java client on Apache's broker (``clients``); ``--profile`` shows
-what our broker does meanwhile.
+bring their own servers, as does our client beside Java's and the C++ one's on Apache's broker (``clients``);
+``--profile`` shows what our broker does meanwhile.
 """
 
 from __future__ import annotations
@@ -28,7 +28,15 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from tests.benchmarks.clients import clients_to_run, measure_clients, steps_of_clients, tables_of_clients
+from tests.benchmarks.clients import (
+    FEATURE_PRICES,
+    clients_to_run,
+    measure_clients,
+    measure_features,
+    steps_of_clients,
+    table_of_features,
+    tables_of_clients,
+)
 from tests.benchmarks.harness import HARNESS, measure_harness, table_of_harness
 from tests.benchmarks.hostile import HOSTILE, measure_hostile, table_of_hostile
 from tests.benchmarks.java import JAVA, SHARE, loads_of, measure_java, profile_of, table_of_java
@@ -42,6 +50,7 @@ from tests.support.certificates import authority, certificate, write
 __all__ = ["main"]
 
 SECONDS = 300
+ROUNDS_OF_FEATURES = 8  # for each of the other rounds: theirs are short
 FLUSH_TYPES = ["SYNC_FLUSH", "ASYNC_FLUSH"]
 
 
@@ -110,6 +119,7 @@ def measure_all(arguments: argparse.Namespace, tables: list[Table | str]) -> Non
     hostile = [name for name in HOSTILE if own and arguments.only in name]
     java = [name for name in JAVA if own and arguments.only in name]
     clients = clients_to_run(arguments.only) if own else []
+    features = own and arguments.only in FEATURE_PRICES
     spark = [name for name in SPARK if own and arguments.only in name]
     flush_types = [arguments.flush_disk_type] if arguments.flush_disk_type else FLUSH_TYPES if own else FLUSH_TYPES[:1]
     title = f"{machine()}, Python {platform.python_version()}, median of {arguments.rounds} rounds"
@@ -130,6 +140,7 @@ def measure_all(arguments: argparse.Namespace, tables: list[Table | str]) -> Non
             "measuring",
             total=total * (arguments.rounds + 1)
             + steps_of_clients(clients, arguments.rounds)
+            + features
             + len(spark) * arguments.rounds,
         )
 
@@ -157,6 +168,11 @@ def measure_all(arguments: argparse.Namespace, tables: list[Table | str]) -> Non
             of_clients := measure_clients(clients, arguments.rounds, arguments.messages, arguments.directory, begins)
         ):
             tables += tables_of_clients(of_clients, f"Apache's broker, ASYNC_FLUSH, {title}")
+        if features:
+            begins(FEATURE_PRICES)
+            rounds = ROUNDS_OF_FEATURES * arguments.rounds
+            prices = f"{machine()}, Python {platform.python_version()}, the client alone, median of {rounds} rounds"
+            tables.append(table_of_features(measure_features(rounds), prices))
         if spark:
             of_spark = measure_spark(spark, arguments.rounds, arguments.messages, arguments.directory, begins)
             tables.append(table_of_spark(of_spark, f"the Spark source, ASYNC_FLUSH, {title}"))

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import platform
 import statistics
 import struct
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -31,10 +33,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from rocketbox.client import ConsumerOptions, Producer, ProducerOptions
+from rocketbox.client import ClientOptions, ConsumerOptions, Credentials, Producer, ProducerOptions
 from rocketbox.client.consume import ConcurrentConsumer
 from rocketbox.client.handler_threads import HandlerThreads, preparation
-from rocketbox.client.middleware import wrap_handler
+from rocketbox.client.middleware import SendContext, wrap_handler
 from rocketbox.client.outcomes import AnyHandler, Preparation
 from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.client.subscriptions import Subscriptions
@@ -44,7 +46,8 @@ from rocketbox.listeners.arguments import HandlerBinding
 from rocketbox.listeners.binding import Beans, read_signature
 from rocketbox.listeners.dispatch import HandlerDispatch
 from rocketbox.listeners.invalid_limit import InvalidLimit
-from rocketbox.message import Message, MessageExt, MessageQueue, SelectorType
+from rocketbox.message import Compression, Message, MessageExt, MessageQueue, SelectorType, SendResult
+from rocketbox.otel import MessageSpans
 from rocketbox.protocol.bodies import BrokerData, QueueData, TopicRouteData, encode_topic_route
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand, encode_ext_fields, encode_response
@@ -52,10 +55,10 @@ from rocketbox.protocol.framing import FrameReader
 from rocketbox.remoting.connection import Connection, Opened
 from rocketbox.remoting.network import Listener
 from rocketbox.tasks import Supervisor
-from rocketbox.template import JsonMessageConverter, RocketMQTemplate
+from rocketbox.template import CodecMessageConverter, JsonMessageConverter, RocketMQTemplate
 from rocketbox.waiters import Waiter
 
-__all__ = ["LOADS", "main", "measure"]
+__all__ = ["FEATURES", "LOADS", "PLAIN", "main", "measure"]
 
 BODY = b"x" * 1024
 TOPIC = "T"
@@ -161,15 +164,46 @@ def _message(number: int) -> Message:
     return Message(TOPIC, BODY, tag="A", keys=(f"k{number}",))
 
 
+def _with(**options: Any) -> Callable[[int], Message]:
+    return lambda number: Message(TOPIC, BODY, tag="A", keys=(f"k{number}",), **options)
+
+
+async def _through(
+    context: SendContext, call_next: Callable[[SendContext], Awaitable[SendResult | None]]
+) -> SendResult | None:
+    return await call_next(context)
+
+
 # --- sends -----------------------------------------------------------------------------------------------------------
 
 
-async def _send(producer: Producer, messages: int) -> None:
+async def _send(
+    producer: Producer,
+    messages: int,
+    make: Callable[[int], Message] = _message,
+    queue: Callable[[Sequence[MessageQueue], Message], MessageQueue] | None = None,
+) -> None:
+    async def send_one(number: int) -> None:
+        await producer.send(make(number), queue=queue)
+
+    await _at_once(messages, send_one)
+
+
+async def _send_by_template(producer: Producer, messages: int, payload: Any = BODY) -> None:
+    template = RocketMQTemplate(producer, converter=CodecMessageConverter())
+
+    async def send_one(number: int) -> None:
+        await template.send(f"{TOPIC}:A", payload, keys=f"k{number}")
+
+    await _at_once(messages, send_one)
+
+
+async def _at_once(messages: int, send_one: Callable[[int], Awaitable[None]]) -> None:
     numbers = iter(range(messages))
 
     async def send() -> None:
         for number in numbers:
-            await producer.send(_message(number))
+            await send_one(number)
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(IN_FLIGHT):
@@ -312,6 +346,21 @@ Round = Callable[[int], Awaitable[float]]
 """Handles so many messages and returns the CPU seconds that the client took."""
 
 
+def _signed() -> ClientOptions:
+    return ClientOptions(credentials=Credentials(access_key="rocketmqtest", secret_key="12345678"))
+
+
+def _watched() -> ClientOptions:
+    return ClientOptions(send_middleware=(_through,))
+
+
+def _with_spans() -> ClientOptions:
+    """Those of an application that has a tracer, whose spans go nowhere."""
+    from opentelemetry.sdk.trace import TracerProvider
+
+    return ClientOptions(send_middleware=(MessageSpans(tracer_provider=TracerProvider()).send,))
+
+
 @dataclass(frozen=True)
 class Load:
     """``sends``: what a producer does; None: messages are consumed, by a ``def`` handler or not, one or some a call.
@@ -326,11 +375,25 @@ class Load:
     listener: bool = False
     batch_max_size: int = 1
     traced: bool = False
+    options: ProducerOptions | None = None
+    client_options: Callable[[], ClientOptions] = ClientOptions
+    """Of a producer of its own, where they are not the usual ones."""
 
 
 LOADS = {
     "send, 256 in flight": Load(2048, _send),
     "send, 256 in flight, traced": Load(2048, _send, traced=True),
+    "send, 256 in flight, with a hash_key": Load(2048, partial(_send, make=_with(hash_key="k"))),
+    "send, 256 in flight, to a queue of a function": Load(2048, partial(_send, queue=lambda queues, _: queues[0])),
+    "send, 256 in flight, with a property": Load(2048, partial(_send, make=_with(properties={"region": "north"}))),
+    "send, 256 in flight, with a delay": Load(2048, partial(_send, make=_with(delay=timedelta(seconds=90)))),
+    "send, 256 in flight, compressed by zlib": Load(512, partial(_send, make=_with(compression=Compression.ZLIB))),
+    "send, 256 in flight, in auto-batches": Load(2048, _send, options=ProducerOptions(auto_batch=True)),
+    "send, 256 in flight, signed": Load(2048, _send, client_options=_signed),
+    "send, 256 in flight, through a middleware": Load(2048, _send, client_options=_watched),
+    "send, 256 in flight, with spans": Load(2048, _send, client_options=_with_spans),
+    "send, 256 in flight, by the template": Load(2048, _send_by_template),
+    "send, 256 in flight, JSON by the template": Load(2048, partial(_send_by_template, payload={"text": "x" * 1000})),
     "send_many": Load(2048, _send_many),
     "one-way": Load(512, _send_one_way),
     "batch of 32": Load(512, _send_batches),
@@ -345,6 +408,11 @@ LOADS = {
     "consumed, def handler, 16 a call": Load(4000, in_threads=True, batch_max_size=16),
     "consumed, def listener": Load(4000, listener=True),
 }
+
+
+FEATURES = tuple(name for name in LOADS if name.startswith("send, 256 in flight,"))
+"""Each is a send with one thing more: what that costs is the difference to :data:`PLAIN`."""
+PLAIN = "send, 256 in flight"
 
 
 async def _round_of(load: Load, producer: Producer, network: _PeerNetwork, stack: AsyncExitStack) -> Round:
@@ -387,6 +455,13 @@ async def measure(names: list[str], rounds: int, share: float = 1.0) -> dict[str
         each = []
         for name in names:
             by = tracing if LOADS[name].traced else producer
+            if LOADS[name].options is not None or LOADS[name].client_options is not ClientOptions:
+                by = Producer(
+                    "featured", name_server="10.0.0.2:9876", network=network, options=LOADS[name].options,
+                    client_options=LOADS[name].client_options(),
+                )  # fmt: skip
+                await stack.enter_async_context(by)
+                await by.send(_message(0))
             each.append((name, LOADS[name], await _round_of(LOADS[name], by, network, stack)))
         for number in track(range(rounds + 1), "measuring", console=Console(stderr=True)):
             for name, load, run in each:
@@ -407,6 +482,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=80, help="rounds over all loads (80)")
     parser.add_argument("--only", default="", help="loads whose name holds this text")
     parser.add_argument("--cpu", type=int, default=0, help="the processor to stay on (0)")
+    parser.add_argument("--json", action="store_true", help="print the rounds of each load, in one line")
     arguments = parser.parse_args()
     names = [name for name in LOADS if arguments.only in name]
     if not names:
@@ -416,6 +492,9 @@ def main() -> None:
     if (os.cpu_count() or 1) > 1:
         os.sched_setaffinity(0, {arguments.cpu})
     results = asyncio.run(measure(names, arguments.rounds))
+    if arguments.json:
+        print(json.dumps(results))
+        return
     table = Table(title=f"client alone, Python {platform.python_version()}, {arguments.rounds} rounds")
     for column in ("load", "5th percentile, us", "median, us"):
         table.add_column(column, justify="left" if column == "load" else "right")

@@ -9,16 +9,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import anyio
 import anyio.from_thread
@@ -26,64 +24,17 @@ import anyio.to_thread
 
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import FlushDiskType, StoreOptions
-from rocketbox.client import ClientOptions, ConsumerOptions, Credentials, Producer, PushConsumer, TlsOptions
+from rocketbox.client import ConsumerOptions, Credentials, Producer, PushConsumer
 from rocketbox.client.outcomes import AnyHandler
-from rocketbox.message import ConsumeFromWhere, Message, MessageExt
-from rocketbox.protocol.stored_message import StoredMessage
-from rocketbox.template import RocketMQTemplate
+from rocketbox.message import ConsumeFromWhere, MessageExt
 from tests.benchmarks import reference
 from tests.benchmarks.recovery import fill_and_die, open_once
+from tests.benchmarks.run import BATCH, BODY, Run
+from tests.benchmarks.ways_to_send import send_blocking, send_requests, send_through_portal, send_transactions
 
 __all__ = ["SCENARIOS", "Scenario"]
 
-BODY = b"x" * 1024
-BATCH = 32
-QUEUES = 4
 PRODUCERS = 100  # of group commits
-
-
-@dataclass
-class Run:
-    """What a scenario is told, and what it measures; the clock runs from ``start`` to ``stop``."""
-
-    name_server: str
-    broker: str
-    topic: str
-    messages: int
-    directory: str
-    """An empty one, for scenarios that write files."""
-    ca_file: str = ""
-    """Of servers that speak TLS with those who want it."""
-    encrypted: bool = False
-    """Whether the client wants it."""
-    filled: bool = False
-    """Whether the topic has the messages already that are to be consumed."""
-    seconds: float = 0.0
-    cpu: float = 0.0
-    latencies: list[float] = field(default_factory=list)
-
-    def start(self) -> None:
-        self._wall, self._cpu = time.perf_counter(), self._used()
-
-    def stop(self) -> None:
-        self.seconds, self.cpu = time.perf_counter() - self._wall, self._used() - self._cpu
-
-    def client_options(self, credentials: Credentials | None = None) -> ClientOptions:
-        tls = TlsOptions(ca_file=Path(self.ca_file)) if self.encrypted else None
-        return ClientOptions(credentials=credentials, tls_enable=self.encrypted, tls=tls)
-
-    @staticmethod
-    def _used() -> float:
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        return usage.ru_utime + usage.ru_stime
-
-    def message(self, number: int) -> Message:
-        return Message(self.topic, BODY, tag="A", keys=(f"k{number}",))
-
-    def stored_message(self, number: int) -> StoredMessage:
-        """What the broker makes of :meth:`message`."""
-        properties = b"UNIQ_KEY\x01%032X\x02KEYS\x01k%d\x02WAIT\x01true\x02TAGS\x01A\x02" % (number, number)
-        return StoredMessage(self.topic, number % QUEUES, BODY, properties)
 
 
 async def _send_from_tasks(run: Run, tasks: int, credentials: Credentials | None = None) -> None:
@@ -126,45 +77,6 @@ async def send_100_in_flight(run: Run) -> None:
 async def send_one_at_a_time(run: Run) -> None:
     """One task; each send waits for the one before."""
     await _send_from_tasks(run, 1)
-
-
-async def _send_from_threads(
-    run: Run, threads: int, send_with: Callable[[RocketMQTemplate], Callable[[int], object]]
-) -> None:
-    """Threads that each wait for their own sends; ``send_with(template)`` sends the message of a number."""
-    async with Producer("bench", name_server=run.name_server) as producer:
-        await producer.send(run.message(0))
-        send = send_with(RocketMQTemplate(producer))
-        numbers = iter(range(run.messages))
-
-        def send_all() -> None:
-            for number in numbers:
-                send(number)
-
-        limiter = anyio.CapacityLimiter(threads)
-        run.start()
-        async with anyio.create_task_group() as group:
-            for _ in range(threads):
-                group.start_soon(partial(anyio.to_thread.run_sync, send_all, limiter=limiter))
-        run.stop()
-
-
-async def send_blocking(run: Run, threads: int = 20) -> None:
-    """Threads that send by the blocking template."""
-
-    def send_with(template: RocketMQTemplate) -> Callable[[int], object]:
-        return lambda number: template.blocking.send(run.topic, run.message(number))
-
-    await _send_from_threads(run, threads, send_with)
-
-
-async def send_through_portal(run: Run) -> None:
-    """The same through anyio's own way from a thread into the loop, a task and a wake-up for each."""
-
-    def send_with(template: RocketMQTemplate) -> Callable[[int], object]:
-        return lambda number: anyio.from_thread.run(template.send, run.topic, run.message(number))
-
-    await _send_from_threads(run, 20, send_with)
 
 
 async def send_many(run: Run) -> None:
@@ -422,6 +334,9 @@ SCENARIOS: dict[str, Scenario] = {
     "blocking sends": Scenario(send_blocking, share=0.3),
     "blocking sends, one thread": Scenario(partial(send_blocking, threads=1), share=0.1),
     "blocking sends (anyio's from_thread)": Scenario(send_through_portal, share=0.1),
+    "blocking sends, 64 threads": Scenario(partial(send_blocking, threads=64), share=0.3),
+    "transactions, 64 in flight": Scenario(send_transactions, share=0.2),
+    "requests, 64 in flight": Scenario(send_requests, share=0.2),
     "send, 100 in flight": Scenario(send_100_in_flight),
     "send, one at a time": Scenario(send_one_at_a_time, share=0.1),
     "send, one at a time (bare peer)": Scenario(reference_one_at_a_time, share=0.1),

@@ -26,8 +26,8 @@ class LoadResult(dict[str, float]):
 class JavaLoads:
     """A process of the program, which runs one load after another; entering starts it, leaving kills what is left.
 
-    A load begins with ``produce``, ``send_one_way`` or ``consume``, and each sends or consumes ``messages`` behind a
-    ``warm_up``. The process stays as warm as the loads before have made it.
+    A load begins with ``produce``, ``send_one_way``, ``send_from_threads`` or ``consume``, and each sends or consumes
+    ``messages`` behind a ``warm_up``. The process stays as warm as the loads before have made it.
     """
 
     def __init__(self, *, version: str = NEWEST, prefix: Sequence[str] = (), options: Sequence[str] = ()) -> None:
@@ -59,6 +59,13 @@ class JavaLoads:
     ) -> None:
         """``sendOneway(message)``, and one answered send behind all of them; its failures are those refused here."""
         self._begin("oneway", name_server, topic, warm_up, messages, body_bytes)
+
+    def send_from_threads(
+        self, kind: str, name_server: str, topic: str, messages: int, *, warm_up: int = 1, threads: int = 64,
+        body_bytes: int = 1024,
+    ) -> None:  # fmt: skip
+        """Threads that each wait for their own: ``blocking`` sends, ``transactions`` or ``requests``."""
+        self._begin(kind, name_server, topic, warm_up, messages, threads, body_bytes)
 
     def consume(self, name_server: str, topic: str, messages: int, *, warm_up: int = 1, group: str = "load") -> None:
         """A push consumer from the first offset; its failures are messages without a body."""

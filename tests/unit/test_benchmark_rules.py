@@ -9,13 +9,16 @@ import pytest
 
 from tests.benchmarks.__main__ import table_of_scenarios
 from tests.benchmarks.client_cost import LOADS, measure
-from tests.benchmarks.clients import JAVA_SEND, SEND, tables_of_clients
-from tests.benchmarks.scenario import SCENARIOS, Run
+from tests.benchmarks.clients import JAVA_SEND, SEND, Cost, tables_of_clients
+from tests.benchmarks.run import Run
+from tests.benchmarks.scenario import SCENARIOS
 
 
 def test_the_median_of_the_ratios_alone_decides_whether_a_goal_is_met() -> None:
     def judged(ours: list[float], java: list[float]) -> str:
-        _, ratios = tables_of_clients({JAVA_SEND: java, SEND: ours}, "title")
+        loads = {JAVA_SEND: java, SEND: ours}
+        costs = {name: [Cost(each, 1.0) for each in rounds] for name, rounds in loads.items()}
+        _, ratios = tables_of_clients(costs, "title")
         return str(next(iter(ratios.columns[-1].cells)))
 
     assert judged([8.0, 10.0, 10.0], [10.0, 10.0, 10.0]) == "goal missed", "one good round is no proof"
