@@ -52,6 +52,8 @@ class Machine:
     """Whether Spark listeners run: Spark's processes reach no network in memory, and see no virtual time."""
     client_options: Mapping[str, Any] = field(default_factory=dict)
     """Options of all clients, such as how often they do what has to be done now and then; these win over settings."""
+    consumer_options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of all listeners' consumers, in the same way."""
     name_server: Callable[[str, str], str] | None = None
     """Where the name server of a cluster is, given the cluster's name (empty: the main one) and what the settings say,
     an address by then. None: where the settings say. Raises ConfigurationError for one that must not be used."""

@@ -124,7 +124,7 @@ class PushListeners(ListenerKind[Candidate, ContainerPlan]):
                     template_of=lambda name: starting.beans.provider(of_cluster(RocketMQTemplate, name)),
                     clock=self._service.clock,
                     await_termination=starting.drain_timeout,
-                    wait_for_servers=cluster.startup == "retry",
+                    given={"wait_for_servers": cluster.startup == "retry", **self._service.machine.consumer_options},
                 )
             )
         return containers

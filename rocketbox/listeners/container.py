@@ -9,10 +9,10 @@ Source: rocketmq-spring 2.3 ``DefaultRocketMQListenerContainer`` (there one cont
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 from rocketbox.client import MQClientInstance, PushConsumer
@@ -44,7 +44,7 @@ class ListenerContainer:
     """Consumes for one group from ``async with`` to its end.
 
     ``template_of(cluster)`` is what gives, when it is called, the template for what ``send_to`` sends on; without a
-    cluster of its own it goes to that of the listener.
+    cluster of its own it goes to that of the listener. ``given`` are options of the consumer that win over the plan's.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ListenerContainer:
         template_of: Callable[[str | None], Callable[[], RocketMQTemplate]],
         clock: Clock,
         await_termination: float = 15.0,
-        wait_for_servers: bool = False,
+        given: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.plan = plan
         self._instance = instance
@@ -66,7 +66,7 @@ class ListenerContainer:
         self._template_of = template_of
         self._clock = clock
         self._await_termination = await_termination
-        self._wait_for_servers = wait_for_servers
+        self._given = given
         self._stack = AsyncExitStack()
         self._consumer: PushConsumer | None = None
         self._limit: InvalidLimit | None = None
@@ -98,7 +98,7 @@ class ListenerContainer:
         plan = self.plan
         async with AsyncExitStack() as stack:
             self._limit = InvalidLimit(plan.options.invalid_limit, self._clock, self._pause_for_invalid)
-            options = consumer_options(plan.options, cluster=plan.cluster, wait_for_servers=self._wait_for_servers)
+            options = consumer_options(plan.options, self._given, cluster=plan.cluster)
             consumer = PushConsumer(plan.group, instance=self._instance, options=options)
             for topic in plan.topics:  # before the consumer starts: the brokers hear of all topics together
                 await self._subscribe(consumer, topic, self._limit)

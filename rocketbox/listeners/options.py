@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -115,9 +116,9 @@ class OptionLayer:
 
 
 def consumer_options(
-    options: GroupOptions, *, cluster: str | None = None, wait_for_servers: bool = False
+    options: GroupOptions, given: Mapping[str, Any] = MappingProxyType({}), *, cluster: str | None = None
 ) -> ConsumerOptions:
-    """The client's part of a group's options. The end of running handlers is the container's.
+    """The client's part of a group's options, of which ``given`` win. The end of running handlers is the container's.
 
     Who the group is, is the client instance's affair. The offsets of broadcasting groups of a further ``cluster`` have
     a directory of their own: brokers and topics of two clusters may have the same names.
@@ -125,5 +126,4 @@ def consumer_options(
     said = {each.name: getattr(options, each.name) for each in dataclasses.fields(ConsumerOptions)}
     said["await_termination"] = 0.0
     said["local_offset_dir"] = default_offset_dir() / f"cluster-{quote(cluster, safe='')}" if cluster else None
-    said["wait_for_servers"] = wait_for_servers
-    return ConsumerOptions(**said)
+    return ConsumerOptions(**{**said, **given})

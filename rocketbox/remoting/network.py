@@ -318,11 +318,8 @@ class MemoryNetwork:
 
     async def connect(self, host: str, port: int, opened: Opened, tasks: Supervisor) -> Connection:
         await anyio.lowlevel.checkpoint()
-        listener = self._listeners.get((host, port))
-        if listener is None:
-            raise self.refusal(host, port)
-        accepted, server_tasks, context = listener
-        here, there = ("127.0.0.1", self._free_port()), (host, port)
+        here, there = ("127.0.0.1", self.free_port()), (host, port)
+        accepted, server_tasks, context = self.listening_at(there)
         to_server, at_server = anyio.create_memory_object_stream[bytes](self._max_items)
         to_client, at_client = anyio.create_memory_object_stream[bytes](self._max_items)
         at_the_server = _MemoryStream(self.at_server(StapledObjectStream(to_client, at_server), there), there, here)
@@ -331,7 +328,7 @@ class MemoryNetwork:
 
     async def listen(self, host: str, port: int, opened: Opened, tasks: Supervisor) -> Listener:
         await anyio.lowlevel.checkpoint()
-        address = (host, port or self._free_port())
+        address = (host, port or self.free_port())
         if address in self._listeners:
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
         self._listeners[address] = (opened, tasks, copy_context())
@@ -349,6 +346,13 @@ class MemoryNetwork:
         """What connecting raises where nobody listens."""
         return ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
 
-    def _free_port(self) -> int:
+    def listening_at(self, address: tuple[str, int]) -> tuple[Opened, Supervisor, Context]:
+        """Who listens at ``address``, its tasks, and what it listens in. Raises what :meth:`refusal` gives."""
+        if (listener := self._listeners.get(address)) is None:
+            raise self.refusal(*address)
+        return listener
+
+    def free_port(self) -> int:
+        """One that no other end of a connection has."""
         self._next_port += 1
         return self._next_port - 1

@@ -16,7 +16,7 @@ from rocketbox.embedded import EmbeddedOptions
 from rocketbox.local_servers import LocalServers, ServersHealth
 from rocketbox.testing.memory_cluster import MemoryCluster
 
-__all__ = ["CLIENT", "EMBEDDED", "HarnessServers"]
+__all__ = ["CLIENT", "CONSUMER", "EMBEDDED", "HarnessServers"]
 
 EMBEDDED: Mapping[str, Any] = {
     "host": "127.0.0.1",
@@ -44,6 +44,9 @@ CLIENT: Mapping[str, Any] = {
     "broker_suspend_max_time": 110.0,  # a broker that heard nothing for 120 s would take the client for dead
 }
 """Options of the service's clients, for the same reason."""
+
+CONSUMER: Mapping[str, Any] = {"rebalance_interval": 60.0}
+"""Options of its listeners: when a group changes it shares its queues anew at once, here as anywhere."""
 
 
 class HarnessServers(LocalServers):

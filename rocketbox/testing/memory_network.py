@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from typing import Any
+from contextvars import Context, copy_context
 from weakref import WeakSet
 
-import anyio
+import anyio.lowlevel
 
-from rocketbox.remoting.connection import Opened
+from rocketbox.loops import callbacks_in_asyncio
+from rocketbox.remoting.asyncio_driver import AsyncioDriver
+from rocketbox.remoting.connection import Connection, Opened
 from rocketbox.remoting.network import Listener, MemoryNetwork
-from rocketbox.remoting.stream_driver import ByteStream
 from rocketbox.tasks import Supervisor
+from rocketbox.testing.loop_turns import LoopTurns
+from rocketbox.testing.memory_transport import MemoryTransport, connect_pair
 
 __all__ = ["NO_REAL_ADDRESS", "HarnessNetwork"]
 
@@ -26,14 +27,14 @@ Address = tuple[str, int]
 
 
 class HarnessNetwork(MemoryNetwork):
-    """``start(coroutine, name)`` makes a task, which brings answers on their way that were kept back."""
+    """Its connections have the driver of TCP below them, and transports in memory, in the loop of ``turns``."""
 
-    def __init__(self, start: Callable[[Coroutine[Any, Any, None], str], object]) -> None:
+    def __init__(self, turns: LoopTurns) -> None:
         super().__init__()
-        self._start_task = start
+        self._loop = turns.loop
         self._silent: set[Address] = set()
         self._known: set[Address] = set()
-        self._ends: WeakSet[_ServersEnd] = WeakSet()
+        self._at_servers: WeakSet[MemoryTransport] = WeakSet()
 
     def silence(self, address: Address) -> None:
         """Keep back all that the server at ``address`` sends, over connections that are made later as well."""
@@ -42,20 +43,29 @@ class HarnessNetwork(MemoryNetwork):
     def resume(self, address: Address) -> None:
         """Send what was kept back, in its order, and all that follows."""
         self._silent.discard(address)
-        for end in list(self._ends):
-            if end.address == address and end.kept:
-                self._start_task(end.send_kept(), f"answers of {address[0]}:{address[1]}")
+        for end in list(self._at_servers):
+            if end.names[0] == address:
+                end.pass_on()
 
     def is_silent(self, address: Address) -> bool:
         return address in self._silent
 
-    def at_server(self, stream: ByteStream, address: Address) -> ByteStream:
-        end = _ServersEnd(self, stream, address)
-        self._ends.add(end)
-        return end
+    async def connect(self, host: str, port: int, opened: Opened, tasks: Supervisor) -> Connection:
+        await anyio.lowlevel.checkpoint()
+        there = (host, port)
+        accepted, _, its_context = self.listening_at(there)
+        here = ("127.0.0.1", self.free_port())
+        driver = AsyncioDriver(opened)
+        server = MemoryTransport(
+            self._loop, AsyncioDriver(accepted), (there, here), its_context, lambda: there in self._silent
+        )
+        self._at_servers.add(server)
+        connect_pair(MemoryTransport(self._loop, driver, (here, there), _context()), server)
+        return await driver.connected()
 
     async def listen(self, host: str, port: int, opened: Opened, tasks: Supervisor) -> Listener:
-        listener = await super().listen(host, port, opened, tasks)
+        with callbacks_in_asyncio():
+            listener = await super().listen(host, port, opened, tasks)
         self._known.add(listener.address)
         return listener
 
@@ -66,27 +76,7 @@ class HarnessNetwork(MemoryNetwork):
         return OSError(errno.ENETUNREACH, NO_REAL_ADDRESS)
 
 
-class _ServersEnd:
-    """A server's end of a connection: what it sends while it is silent is kept, so that it does not wait itself."""
-
-    def __init__(self, network: HarnessNetwork, stream: ByteStream, address: Address) -> None:
-        self.address = address
-        self.kept: list[bytes] = []
-        self._network = network
-        self._stream = stream
-        self.receive = stream.receive
-        self.aclose = stream.aclose
-
-    async def send(self, item: bytes, /) -> None:
-        if self.kept or self._network.is_silent(self.address):
-            self.kept.append(item)
-        else:
-            await self._stream.send(item)
-
-    async def send_kept(self) -> None:
-        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-            while self.kept and not self._network.is_silent(self.address):
-                await self._stream.send(self.kept[0])
-                del self.kept[0]  # not before: what is sent meanwhile stands in line behind it
-            return
-        self.kept.clear()
+def _context() -> Context:
+    """What a connection that is made here calls its driver in."""
+    with callbacks_in_asyncio():
+        return copy_context()

@@ -27,7 +27,7 @@ from rocketbox.testing.errors import HarnessError, StuckError
 from rocketbox.testing.faults import ClusterFaults, Faults, HandlerFaults
 from rocketbox.testing.listened import Listened
 from rocketbox.testing.loop_turns import LoopTurns
-from rocketbox.testing.machine import CLIENT, EMBEDDED, HarnessServers
+from rocketbox.testing.machine import CLIENT, CONSUMER, EMBEDDED, HarnessServers
 from rocketbox.testing.memory_cluster import MemoryCluster
 from rocketbox.testing.memory_network import NO_REAL_ADDRESS, HarnessNetwork
 from rocketbox.testing.observer import Observer
@@ -74,7 +74,7 @@ class MemoryWorld:
     @asynccontextmanager
     async def launch(self, launch: Launch, failing: HandlerFaults) -> AsyncIterator[Launch]:
         """The launch of the service on this, which is there inside."""
-        network = HarnessNetwork(self._turns.start)
+        network = HarnessNetwork(self._turns)
 
         def cluster(name: str | None, options: EmbeddedOptions) -> MemoryCluster:
             return MemoryCluster(
@@ -101,6 +101,7 @@ class MemoryWorld:
             storage=MemoryStorage(),
             servers=servers,
             client_options=CLIENT,
+            consumer_options=CONSUMER,
             name_server=lambda name, said: self._cluster(name).name_server_address,
             send_middleware=lambda name: (self._seen.sends_to(self._listened.same_as(name)),),
             consume_middleware=lambda name: (self._seen.calls_of(self._listened.same_as(name)),),

@@ -148,7 +148,13 @@ CLIENT_RUNGS = (
     "push_consumer",
 )
 
-MAY_IMPORT_A_LOOP = {"loops.py", "waiters.py", "remoting/asyncio_driver.py", "testing/loop_turns.py"}
+MAY_IMPORT_A_LOOP = {
+    "loops.py",
+    "waiters.py",
+    "remoting/asyncio_driver.py",
+    "testing/loop_turns.py",
+    "testing/memory_transport.py",
+}
 ONLY_IN = {
     "dependency_injector": {"boot/bean_providers.py"},
     "opentelemetry": {"otel.py"},

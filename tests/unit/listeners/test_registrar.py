@@ -253,7 +253,7 @@ def test_start_lines_say_topic_group_concurrency_retries_and_who_said_so() -> No
 def test_what_is_the_clients_of_a_groups_options_reaches_it() -> None:
     options = consumer_options(
         GroupOptions(consume_timeout=120.0, pull_interval=0.005, concurrency=7, invalid_limit=3),
-        wait_for_servers=True,
+        given={"wait_for_servers": True},
     )
     assert (options.consume_timeout, options.pull_interval, options.concurrency) == (120.0, 0.005, 7)
     assert options.wait_for_servers
