@@ -4,7 +4,8 @@ A reply goes to a broker that the asking client is connected to. That is the one
 does not know the client (any more), the other brokers of the reply topic are asked in turn. A broker answers when the
 client has taken the reply, so who replies knows whether anybody was reached. While the client loses its connections,
 or a broker starts anew, none of them knows it for a moment: they are asked again, round after round, as long as the
-time of the reply lasts and that of the request (TTL) does.
+time of the reply lasts and that of the request (TTL) does. Each reply that waits so holds up a handler. So when that
+was in vain for one of them, further ones to the same client are tried in one round, for ten seconds.
 
 An exception is told to who asks by one of our own clients, for a request says whether its sender understands that; of a
 request by a client of Apache's the exception is a failed message, as of any other.
@@ -61,6 +62,8 @@ _log = logging.getLogger(__name__)
 REPLY_CODE = int(RequestCode.SEND_REPLY_MESSAGE_V2)
 FIRST_PAUSE = 0.25  # seconds before all brokers are asked again, doubled each time: each may keep a copy of each try
 LONGEST_PAUSE = 2.0  # seconds; a client that lost its connections is back within a few
+GONE_FOR = 10.0  # seconds for which nobody waits for a client that was waited for in vain: it has died, mostly
+MOST_GONE = 1_000
 LONGEST_ERROR = 4_000  # characters of an exception's text that are told
 LONGEST_CLASS = 200
 
@@ -91,6 +94,7 @@ class Replier:
         self._options = ProducerOptions()
         self._lanes = LaneTable(group, instance, self._options)
         self._prepared: dict[tuple[str, str], Lane] = {}  # by topic and broker
+        self._gone: dict[str, float] = {}  # until when, by the ids of clients
         self._told = RareLog(_log)
         self._mark = encode_properties({Property.INSTANCE_ID: instance.namespace.name} if instance.namespace else {})
 
@@ -168,15 +172,30 @@ class Replier:
         deadline = began + seconds
         again_until = min(deadline, began + _seconds_left(request, born))
         pause = FIRST_PAUSE
+        asker = marks[REPLY_TO_CLIENT]
         while True:
             failure = await self._ask_each(request.broker_name, topic, reply, deadline)
             if failure is None:
+                self._gone.pop(asker, None)
                 return
-            if not _may_pass(failure) or clock.monotonic() + pause >= again_until:
+            if not _may_pass(failure):
+                raise failure
+            now = clock.monotonic()
+            if now < self._gone.get(asker, -inf):
+                raise failure
+            if now + pause >= again_until:
+                if pause > FIRST_PAUSE and isinstance(failure, BrokerError):
+                    self._note_gone(asker, now)
                 raise failure
             await clock.sleep(pause)
             instance.check_running(f"consumer {self._group}")
             pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _note_gone(self, asker: str, now: float) -> None:
+        self._gone.pop(asker, None)
+        if len(self._gone) >= MOST_GONE:
+            del self._gone[next(iter(self._gone))]
+        self._gone[asker] = now + GONE_FOR
 
     async def _ask_each(
         self, first: str | None, topic: str, reply: SendRequest, deadline: float

@@ -162,3 +162,31 @@ async def test_a_request_of_a_broker_that_nobody_knows_goes_by_others_or_says_so
         error, seconds = await outcome_of(clock, lambda: replier.reply(other, b"2", timeout=1))
         assert isinstance(error, NoRouteError)
         assert (error.topic, seconds) == ("D_REPLY_TOPIC", 0.75)
+
+
+async def test_who_was_waited_for_in_vain_holds_up_no_further_replies() -> None:
+    """A client that dies with many requests under way would keep all handlers of its responders for minutes."""
+    async with replying() as (clock, brokers, _, replier):
+        ended: list[float] = []
+
+        async def reply() -> None:
+            try:
+                await replier.reply(request(ttl=600), b"x")
+            except BrokerError:
+                ended.append(clock.now)
+
+        begin = clock.now
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(reply)
+            await clock.advance(2)
+            for _ in range(3):
+                tasks.start_soon(reply)
+            await clock.advance(2)
+            brokers.knows = ("broker-a", 0)
+            tasks.start_soon(reply)
+            await clock.advance(1)
+            brokers.knows = ("", 0)
+            tasks.start_soon(reply)  # he is back, and may lose his connection again
+            await clock.advance(2)
+        assert [time - begin for time in ended] == [1.75, 2, 2, 2, 6.75]
+        assert brokers.handed == [b"x"]
