@@ -133,19 +133,25 @@ class TimerDelivery:
     def on_arrival(self, arrived: Sequence[Arrival]) -> None:
         """Messages of the queue became readable."""
         now = self._clock.time_ms()
+        if self._put_back_ms() > CORRECTION_MS:
+            self._taken_ms = min(self._taken_ms, now)  # it was told by a clock that is no more
+            self._arrived.set()
         for _, _, next_offset, _, record in arrived:
             offset = next_offset - 1
             if offset < self._scan_end:
                 continue  # a start reads it
             _, _, _, _, stored, properties = parse_record(record)
             due = due_ms(properties, stored, now, self._precision_ms)
+            waiter = self._expected.pop(offset, None)
+            if waiter is not None and not waiter.done():
+                in_time = due >= self._taken_ms  # what it recalls is due later than itself, and not taken yet
+                waiter.set_result(in_time)
+                if not in_time:
+                    continue  # who asked is told that the message comes, so nothing may keep it back
             if self._is_loaded:
                 self._add(due, offset, now)
             elif not self._brought.holds_back(properties, due, offset):
                 self._early.extend((min(due, LATEST_MS), offset))
-            waiter = self._expected.pop(offset, None)
-            if waiter is not None and not waiter.done():
-                waiter.set_result(due >= self._taken_ms)  # what it recalls is due later than itself, and not taken yet
         self._seen = max(self._seen, arrived[-1][2])
         self._mark()
 

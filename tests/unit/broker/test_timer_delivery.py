@@ -275,6 +275,36 @@ async def test_a_recall_that_comes_too_late_is_told_so() -> None:
         assert await told is False
 
 
+async def test_what_a_recall_names_that_is_told_to_be_too_late_comes() -> None:
+    async with bench(MemoryStorage()) as run:
+        await run.after(b"a", 1_000)
+        await run.clock.advance(0.5)
+        text = f"TIMER_OUT_MS\x01{run.clock.time_ms() - 1}\x02TIMER_DEL_UNIQKEY\x01t+a\x02"
+        await run.after(b"b", 1)
+        await run.clock.advance(0.01)
+        await run.come(b"b")  # so that what was due before now is taken
+        put = run.store.put(StoredMessage(TIMER_TOPIC, 0, b"0", text.encode()))
+        told = run.timers.expect_recall(put.queue_offset)
+        await run.store.durable(put.end_offset)
+        assert await told is False
+        await run.clock.advance(1)
+        await run.come(b"a", b"b")
+
+
+async def test_a_recall_is_in_time_again_as_soon_as_something_arrives_after_the_clock_is_put_back() -> None:
+    async with bench(MemoryStorage()) as run:
+        await run.after(b"a", 1_000)
+        await run.clock.advance(1)
+        await run.come(b"a")
+        run.clock.wall_is_ahead = -3600
+        handle = decode_recall_handle(recall_handle_of(await run.after(b"b", 20_000), "broker-a") or "")
+        text = f"TIMER_DEL_UNIQKEY\x01t+b\x02TIMER_DELIVER_MS\x01{handle.time_ms}\x02"
+        _, put = run.puts.put_telling(StoredMessage("t", 0, b"0", text.encode()), PutOrigin.SEND)
+        told = run.timers.expect_recall(put.queue_offset)
+        await run.store.durable(put.end_offset)
+        assert await told is True
+
+
 async def test_a_restart_delivers_once_and_keeps_what_was_recalled() -> None:
     storage, clock = MemoryStorage(), Clock()
     async with bench(storage, clock=clock) as run:
