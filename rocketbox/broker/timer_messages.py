@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from rocketbox.broker.limits import LimitError
 from rocketbox.broker.options import BrokerOptions
-from rocketbox.broker.property_text import find_property, remove_properties
+from rocketbox.broker.property_text import find_property, remove_properties, set_property
 from rocketbox.clock import Clock
 from rocketbox.errors import InvalidMessageError
 from rocketbox.protocol.codes import RETRY_PREFIX, TIMER_TOPIC
@@ -34,6 +34,7 @@ __all__ = [
     "is_brought_forward",
     "recall_handle_of",
     "recalled_key",
+    "rolled",
     "without_timer",
 ]
 
@@ -41,6 +42,7 @@ TIMER_PROPERTIES = (b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
 MOST_DIGITS = 19  # of a number of Java's long
 APACHES_PRECISION_MS = 1000  # the coarsest: what was parked with it is due that long after TIMER_OUT_MS at the latest
 CORRECTION_MS = 1000  # a clock put right by less is an ordinary correction: nobody's delay ends because of it
+MOST_ROLL_TIMES = 1_000_000  # that are counted; a sender may have written any number, of any length
 RECALLS_TO_MESSAGES = 2  # of those that wait, so many times the most messages may be there with what recalls them
 
 
@@ -84,13 +86,24 @@ def due_ms(properties: bytes, stored_ms: int, now_ms: int, precision_ms: int = 1
         return 0
     if delay is not None:
         # Reckoned from when it was stored, but for store times that are ahead of the clock: they never go back.
-        exact = max(out + 1, min(stored_ms + delay, out + APACHES_PRECISION_MS))
+        end = stored_ms + delay
+        if b"TIMER_ROLL_TIMES\x01" in properties:  # it was stored later than when it began to wait
+            end = _number(find_property(properties, b"TIMER_DELIVER_MS")) or end
+        exact = max(out + 1, min(end, out + APACHES_PRECISION_MS))
         if exact > now_ms + delay + CORRECTION_MS:
             return now_ms
     else:
         at = _number(find_property(properties, b"TIMER_DELIVER_MS"))
         exact = out + APACHES_PRECISION_MS if at is None else max(out + 1, min(at, out + APACHES_PRECISION_MS))
     return -(-exact // precision_ms) * precision_ms
+
+
+def rolled(properties: bytes, due: int) -> bytes:
+    """The property text with which a message that is due then is parked anew."""
+    said = find_property(properties, b"TIMER_ROLL_TIMES") or b""
+    times = int(said) if said.isdigit() and len(said) < len(str(MOST_ROLL_TIMES)) else 0
+    text = set_property(properties, b"TIMER_ROLL_TIMES", b"%d" % (times + 1))
+    return text if delete_key(properties) is not None else set_property(text, b"TIMER_DELIVER_MS", b"%d" % due)
 
 
 def is_brought_forward(properties: bytes, due: int) -> bool:

@@ -25,14 +25,14 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from rocketbox.blocking import run_blocking
-from rocketbox.broker.property_text import find_property, remove_properties, set_property
+from rocketbox.broker.property_text import remove_properties
 from rocketbox.broker.put_stage import PutOrigin, PutStage
 from rocketbox.broker.store.dispatcher import Arrival
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.record_reading import WrongEntryError
 from rocketbox.broker.store.records import parse_record
 from rocketbox.broker.store.timer_file import TimerFile, TimerState
-from rocketbox.broker.timer_messages import CORRECTION_MS, TimerParking, delete_key, due_ms, is_brought_forward
+from rocketbox.broker.timer_messages import CORRECTION_MS, TimerParking, delete_key, due_ms, is_brought_forward, rolled
 from rocketbox.broker.timer_recalls import AT_ONCE, BroughtForward, Entry, Recalls
 from rocketbox.broker.timer_wheel import LATEST_MS, TimerWheel
 from rocketbox.broker.topics import TopicTable
@@ -55,7 +55,6 @@ RUN = 32  # messages of neighbouring places that are read at once
 SCANNED_AT_ONCE = 256  # messages that a start reads in one step of a thread
 SHARE_OF_TIME = 0.1  # at most this much of it goes into writing copies
 ADDED_BYTES = 100  # of properties that a delivered message gets, where there is room
-MOST_ROLL_TIMES = 1_000_000  # that are counted; a sender may have written any number, of any length
 
 
 class TimerDelivery:
@@ -419,7 +418,7 @@ class TimerDelivery:
         if key is not None and (not is_early or entry[0] == AT_ONCE):
             self._recalls.remember(key, entry, now)
         if is_early:
-            return self._roll(message)
+            return self._roll(message, due)
         if key is not None:
             return None
         if self._recalls.drop(properties):
@@ -432,15 +431,13 @@ class TimerDelivery:
         self.delivered += end_offset is not None
         return end_offset
 
-    def _roll(self, message: MessageExt) -> int | None:
+    def _roll(self, message: MessageExt, due: int) -> int | None:
         """Park a message anew, so that it is young again."""
         text = remove_properties(message.raw_properties, (b"__CRC32#",))
-        said = find_property(text, b"TIMER_ROLL_TIMES") or b""
-        times = int(said) if said.isdigit() and len(said) < len(str(MOST_ROLL_TIMES)) else 0
-        rolled = set_property(text, b"TIMER_ROLL_TIMES", b"%d" % (times + 1))
-        if len(rolled) + CHECKSUM_BYTES > MAX_PROPERTIES_BYTES:
-            rolled = text
-        record = record_of(message, TIMER_TOPIC, 0, rolled, message.reconsume_times)
+        longer = rolled(text, due)
+        if len(longer) + CHECKSUM_BYTES <= MAX_PROPERTIES_BYTES:
+            text = longer
+        record = record_of(message, TIMER_TOPIC, 0, text, message.reconsume_times)
         try:
             end_offset = self.puts.put(record, PutOrigin.DELIVERY).end_offset
         except InvalidMessageError:  # it is too large by now: it comes early rather than never

@@ -408,6 +408,20 @@ async def test_what_was_recalled_never_comes_when_it_was_to_be_parked_anew_while
         assert (run.timers.recalled, run.timers.rolled) == (int(stops), 0)
 
 
+async def test_what_was_parked_anew_comes_at_its_millisecond() -> None:
+    async with bench(MemoryStorage(), options=replace(OPTIONS, file_reserved_time="3h")) as run:
+        due = run.clock.time_ms() + 2 * HOUR_MS
+        for name in ("DELAY_MS", "DELAY_SEC"):
+            await run.send(name.encode(), f"TIMER_{name}\x01{2 * HOUR_MS // (1000 if name == 'DELAY_SEC' else 1)}")
+        await run.send(b"at", f"TIMER_DELIVER_MS\x01{due}")
+        await run.jump(1.5 * 3600)
+        await run.until(lambda: run.arrived == 6)
+        await run.clock.advance((due - run.clock.time_ms() - 2) / 1000)
+        assert run.delivered() == []
+        await run.clock.advance(0.003)
+        await run.come(b"DELAY_MS", b"DELAY_SEC", b"at")
+
+
 async def test_messages_that_were_to_be_kept_longer_are_parked_anew_at_once() -> None:
     storage, clock = MemoryStorage(), Clock()
     async with bench(storage, clock=clock) as run:
