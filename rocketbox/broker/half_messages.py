@@ -43,7 +43,7 @@ from rocketbox.broker.transaction_records import (
     mark_of_done,
     takes_place_of,
 )
-from rocketbox.broker.unparking import real_topic
+from rocketbox.broker.unparking import in_queue_there_is, real_topic
 from rocketbox.clock import Clock
 from rocketbox.errors import InvalidMessageError, StoreError, StoreFullError, StoreStalledError
 from rocketbox.message import MessageExt
@@ -215,13 +215,15 @@ class HalfMessages:
         Raises as a put does, InvalidMessageError for a half that does not say where it is to go: nothing has changed.
         """
         topic, _ = real_topic(message)
-        if self._topics.get(topic) is None and self._store.was_deleted(topic):
+        config = self._topics.get(topic)
+        if config is None and self._store.was_deleted(topic):
             self._log.tell(
                 logging.WARNING, self._clock.monotonic(), "deleted",
                 "transaction %s is committed, and its message dropped: topic %s was deleted", message.msg_id, topic,
             )  # fmt: skip
             return self._end(half, None, "dropped")
-        return self._end(half, (committed(message, half.log_offset), PutOrigin.COMMIT), "committed")
+        for_consumers = in_queue_there_is(committed(message, half.log_offset), config)
+        return self._end(half, (for_consumers, PutOrigin.COMMIT), "committed")
 
     def roll_back(self, half: Half) -> int:
         """Nobody gets the message. Where the end stands in the log. Raises as a put does: nothing has changed."""

@@ -9,6 +9,7 @@ Source: Apache RocketMQ 5.x ``ScheduleMessageService.messageTimeUp``, ``TimerMes
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from rocketbox.broker.limits import LimitError
 from rocketbox.broker.property_text import find_property, remove_properties
@@ -19,11 +20,12 @@ from rocketbox.clock import Clock
 from rocketbox.errors import InvalidMessageError
 from rocketbox.message import MessageExt
 from rocketbox.protocol.codes import SEND_FORBIDDEN_TOPICS, UNDELIVERED_TOPIC
+from rocketbox.protocol.registration_bodies import TopicConfig
 from rocketbox.protocol.stored_message import StoredMessage
 from rocketbox.protocol.tags import is_valid_name
 from rocketbox.rare_log import RareLog
 
-__all__ = ["LONGEST_SLEEP", "RETRY_INTERVAL", "Unparking", "real_topic", "record_of"]
+__all__ = ["LONGEST_SLEEP", "RETRY_INTERVAL", "Unparking", "in_queue_there_is", "real_topic", "record_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -67,14 +69,17 @@ class Unparking:
         """Store the message under its topic; where it ends in the log, None when it is not stored anywhere.
 
         With its topic a message is deleted that was waiting for it, unless the topic was made again by now. What is of
-        a topic that merely is not in the table is stored: it is read when the topic is made. ``added`` are properties
-        that it gets. Raises StoreError when the store does not take it now.
+        a topic that merely is not in the table is stored: it is read when the topic is made. What is for a queue that
+        the topic has no more goes to one that it has. ``added`` are properties that it gets. Raises StoreError when the
+        store does not take it now.
         """
         try:
             unparked = _unparked(message, added)
-            if self._topics.get(unparked.topic) is None and self._store.was_deleted(unparked.topic):
+            topic = self._topics.get(unparked.topic)
+            if topic is None and self._store.was_deleted(unparked.topic):
                 self._drop(message, unparked.topic)
                 return None
+            unparked = in_queue_there_is(unparked, topic)
             return self._puts.put(unparked, PutOrigin.DELIVERY).end_offset
         except InvalidMessageError as error:
             reason = error
@@ -106,6 +111,14 @@ class Unparking:
             self._topics.create_for_group(UNDELIVERED_TOPIC, 1)
         except LimitError as error:  # the messages are stored all the same; the next start tries again
             _log.error("what could not be delivered cannot be read now: %s", error)
+
+
+def in_queue_there_is(message: StoredMessage, topic: TopicConfig | None) -> StoredMessage:
+    """The message; in another queue of its topic when that has no such queue any more, where nobody would read it."""
+    queue_id = message.queue_id
+    if topic is None or queue_id < max(topic.read_queue_nums, topic.write_queue_nums):
+        return message
+    return replace(message, queue_id=queue_id % max(1, min(topic.read_queue_nums, topic.write_queue_nums)))
 
 
 def real_topic(message: MessageExt) -> tuple[str, int]:

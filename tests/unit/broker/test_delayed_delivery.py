@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -413,3 +414,16 @@ async def test_what_is_due_for_a_deleted_topic_is_dropped_told_once_and_counted(
         await run.until(lambda: run.delayed.offset(1) == 51)
         assert run.delivered() == [b"for the new one"]
         assert run.delayed.dropped == 50
+
+
+async def test_what_is_for_a_queue_that_the_topic_has_no_more_goes_to_one_that_it_has() -> None:
+    async with bench(MemoryStorage()) as run:
+        for read, write, queue_id in ((4, 4, 3), (4, 2, 3), (2, 2, 1), (1, 2, 0)):
+            run.topics.put(TopicConfig("t", read, write))
+            end = partial(run.store.max_offset, "t", queue_id)
+            before = end()
+            await run.send(b"x", 1)  # for queue 3
+            await run.clock.advance(1)
+            with anyio.fail_after(PATIENCE):
+                while end() == before:
+                    await anyio.sleep(0.001)

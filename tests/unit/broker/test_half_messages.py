@@ -270,6 +270,21 @@ async def test_a_commit_for_a_topic_that_was_deleted_meanwhile_is_dropped() -> N
         assert wire.running.halves.dropped == 1
 
 
+async def test_a_commit_for_a_queue_that_the_topic_has_no_more_goes_to_one_that_it_has() -> None:
+    async with broker_in_memory() as wire:
+        text = "UNIQ_KEY\x01t2\x02TRAN_MSG\x01true\x02PGROUP\x01payers\x02"
+        await half(wire, "t1")  # makes the topic, with 4 queues
+        answer = await wire.send("orders", b"t2", queue=3, properties=text, a="payers", f=4)
+        named = {"tranStateTableOffset": answer.ext_fields["queueOffset"],
+                 "commitLogOffset": str(int(answer.ext_fields["msgId"][-16:], 16))}  # fmt: skip
+        fields = {"producerGroup": "payers", "msgId": "t2", "transactionId": "t2", **named}
+        config = wire.running.topics.get("orders")
+        assert config is not None
+        wire.running.topics.put(replace(config, read_queue_nums=1, write_queue_nums=1))
+        assert (await end(wire, fields, COMMIT)).code == 0
+        assert await bodies(wire) == [b"t2"]
+
+
 async def test_open_transactions_are_open_after_a_restart_and_ended_ones_are_not() -> None:
     storage = MemoryStorage()
     async with broker_in_memory(storage=storage) as wire:
