@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rocketbox.blocking import WorkerPool
 from rocketbox.clock import Clock
@@ -167,18 +168,29 @@ def _fetch(url: str) -> str:
     import urllib.request
     from http.client import HTTPException, InvalidURL
 
+    class Redirects(urllib.request.HTTPRedirectHandler):
+        """To another place of the same kind alone: not out of TLS, nor to what does not speak HTTP."""
+
+        def redirect_request(self, request: Any, answer: Any, code: int, message: str, headers: Any, url: str) -> Any:
+            wanted = "https://" if request.type == "https" else ("http://", "https://")
+            if not url.lower().startswith(wanted):
+                raise urllib.error.HTTPError(request.full_url, code, message, headers, answer)
+            return super().redirect_request(request, answer, code, message, headers, url)
+
     shown = shown_name_server(url)
     request = urllib.request.Request(  # noqa: S310 - http and https alone are taken for an address server
         url, headers={"User-Agent": "rocketbox", "Accept": "text/plain, */*"}
     )
     try:
-        with urllib.request.urlopen(request, timeout=FETCH_TIMEOUT) as answer:  # noqa: S310 - http and https alone
+        with urllib.request.build_opener(Redirects).open(request, timeout=FETCH_TIMEOUT) as answer:
             if answer.status != 200:
                 raise ConnectError(shown, f"it answered HTTP {answer.status} {answer.reason}")
             return _first_line(answer.read1)
     except urllib.error.HTTPError as error:
         error.close()
-        raise ConnectError(shown, f"it answered HTTP {error.code} {error.reason}") from None
+        # Of a redirection the reason shows where to, which may have a token: urllib's is that it does not go there.
+        why = ": it leads to where it is not followed" if 300 <= error.code < 400 else f" {error.reason}"
+        raise ConnectError(shown, f"it answered HTTP {error.code}{why}") from None
     except urllib.error.URLError as error:
         cause = error.reason
         raise ConnectError(shown, (cause.strerror if isinstance(cause, OSError) else None) or str(cause)) from None

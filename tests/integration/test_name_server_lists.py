@@ -103,6 +103,22 @@ async def test_what_stands_behind_the_question_mark_of_a_url_is_asked_and_not_sh
     assert "hunter2" not in shown
 
 
+@pytest.mark.parametrize("scheme", ["ftp", "file", "FTP"])
+async def test_an_address_server_leads_to_nothing_that_does_not_speak_http(scheme: str) -> None:
+    with HttpAddressServer("", 302) as address_server:
+        address_server.leads_to = f"{scheme}://127.0.0.1:1/secret"
+        with pytest.raises(ConnectError, match="HTTP 302: it leads to where it is not followed") as caught:
+            await AddressServer(address_server.url, RealClock(), take=print, fail=print).ask()
+    assert "secret" not in str(caught.value)
+
+
+async def test_an_address_server_may_lead_to_another_one() -> None:
+    with HttpAddressServer("ns:9876") as other, HttpAddressServer("", 302) as address_server:
+        address_server.leads_to = other.url
+        asking = AddressServer(address_server.url, RealClock(), take=print, fail=print)
+        assert await asking.ask() == ("ns:9876",)
+
+
 @pytest.mark.parametrize(
     ("status", "answer", "reason"),
     [

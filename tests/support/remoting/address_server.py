@@ -17,6 +17,8 @@ class HttpAddressServer:
 
     def __init__(self, answer: str = "", status: int = 200) -> None:
         self.answer, self.status = answer, status
+        self.leads_to = ""
+        """Where else the answer is, with a status of 3xx."""
         self.paths: list[str] = []
         outer = self
 
@@ -26,6 +28,8 @@ class HttpAddressServer:
                 body = outer.answer.encode()
                 self.send_response(outer.status)
                 self.send_header("Content-Length", str(len(body)))
+                if outer.leads_to:
+                    self.send_header("Location", outer.leads_to)
                 self.end_headers()
                 self.wfile.write(body)
 
