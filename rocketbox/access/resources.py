@@ -2,7 +2,7 @@
 
 A retry topic is never a resource of its own, it is its group. A dead-letter topic is a topic that, where nothing is
 said of it, is its group too. Topics in which a broker puts messages of all others aside are nobody's: rights to every
-topic, or to a prefix, are none to these.
+topic, or to a prefix, are none to these. Nor are they to read a topic of replies, where copies of everybody's lie.
 
 Source: Apache RocketMQ 5.x ``ResourceType``, ``Action``, ``Resource``.
 """
@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Final
 
 from rocketbox.protocol.codes import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, UNDELIVERED_TOPIC
+from rocketbox.protocol.request_reply import REPLY_TOPIC_SUFFIX
 
 __all__ = ["ADMINISTRATION", "Action", "Kind", "Need", "group_need", "topic_need"]
 
@@ -78,7 +79,9 @@ def topic_need(topic: str, *actions: Action, of_group: tuple[Action, ...] | None
     if topic.startswith(RETRY_PREFIX):
         return Need(Kind.GROUP, topic[len(RETRY_PREFIX) :], of_group or actions)
     group = topic[len(DLQ_PREFIX) :] if topic.startswith(DLQ_PREFIX) else None
-    return Need(Kind.TOPIC, topic, actions, group, by_name=topic in OF_ALL_TOPICS)
+    reads = Action.SUB in actions and Action.PUB not in actions
+    by_name = topic in OF_ALL_TOPICS or (reads and topic.endswith(REPLY_TOPIC_SUFFIX))
+    return Need(Kind.TOPIC, topic, actions, group, by_name=by_name)
 
 
 def group_need(group: str, *actions: Action) -> Need:

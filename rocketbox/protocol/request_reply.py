@@ -29,6 +29,7 @@ __all__ = [
     "MESSAGE_TYPE",
     "PUSH_REPLY_TIME",
     "REPLY",
+    "REPLY_TOPIC_SUFFIX",
     "REPLY_TO_CLIENT",
     "TAKES_ERRORS",
     "TTL",
@@ -40,6 +41,7 @@ __all__ = [
 CORRELATION_ID: Final = "CORRELATION_ID"
 REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
 TTL: Final = "TTL"
+REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
 MESSAGE_TYPE: Final = "MSG_TYPE"
 REPLY: Final = "reply"  # the MSG_TYPE of one
 PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
@@ -52,7 +54,7 @@ _REPLY_TO_CLIENT = b"REPLY_TO_CLIENT\x01"
 
 def reply_topic(cluster: str) -> str:
     """The topic to which replies of a cluster are sent; its brokers make it for themselves."""
-    return f"{cluster}_REPLY_TOPIC"
+    return cluster + REPLY_TOPIC_SUFFIX
 
 
 def message_of_reply(header: ReplyMessageRequestHeader, body: bytes, max_body_bytes: int) -> MessageExt:

@@ -82,6 +82,30 @@ async def test_who_is_given_that_topic_by_name_reads_it(users: UserWires, admin:
     assert (await named.pull(SCHEDULE, queue=LEVEL - 1, group="mine")).code == 0
 
 
+@pytest.mark.parametrize("topic", ["DefaultCluster_REPLY_TOPIC", "team%DefaultCluster_REPLY_TOPIC"])
+async def test_copies_of_replies_are_read_by_who_is_given_their_topic_by_name(
+    users: UserWires, admin: BrokerWire, topic: str
+) -> None:
+    """They are everybody's: who may read every topic but some would read what was asked there."""
+    entries = (("Topic:*", "Pub,Sub,Get", "Allow"), ("Topic:quotes", "All", "Deny"), ("Group:mine", "Sub", "Allow"))
+    reader = await users.new_user(admin, "reader", *entries)
+    named = await users.new_user(admin, "named", (f"Topic:{topic}", "Sub", "Allow"), ("Group:mine", "Sub", "Allow"))
+    fields = {
+        "b": topic,
+        "c": "TBW102",
+        "d": 4,
+        "a": "g",
+        "e": 0,
+        "g": 1,
+        "i": "MSG_TYPE\x01reply\x02UNIQ_KEY\x01A\x02",
+    }
+    answer = await reader.broker(C.SEND_REPLY_MESSAGE_V2, fields, b"99")
+    assert "REPLY_TO_CLIENT] is null" in str(answer.remark), "to send them takes no more than the right to every topic"
+    refused = await reader.pull(topic, group="mine")
+    assert (refused.code, f"Topic:{topic}" in str(refused.remark)) == (16, True)
+    assert (await named.pull(topic, group="mine")).code == 0
+
+
 async def _disable(admin: BrokerWire) -> RemotingCommand:
     body = json.dumps({"username": "consumer", "userStatus": "disable"}).encode()
     return await admin.broker(C.AUTH_UPDATE_USER, {"username": "consumer"}, body)
