@@ -90,6 +90,7 @@ class RocketMQTemplate:
         self._spring_headers = spring_headers
         self._producer_of = producer_of
         self._producers: dict[str, Producer] = {}
+        self._reply_types: set[Any] = set()  # that replies can be read as
 
     @property
     def blocking(self) -> BlockingRocketMQTemplate:
@@ -151,8 +152,10 @@ class RocketMQTemplate:
         producer's ``send_message_timeout`` where it is not said). With ``MessageExt`` the whole reply is returned.
 
         Raises ReplyTimeoutError: it may have been carried out. ReplyError: the listener has raised an exception.
-        PayloadError: the reply is no ``reply_type``.
+        PayloadError: the reply is no ``reply_type``; where none can be, nothing was sent.
         """
+        if reply_type is not MessageExt:
+            self._check_reply_type(reply_type)
         message = self.to_message(
             destination, payload, keys=keys, tag=tag, hash_key=hash_key, headers=headers, compression=compression
         )
@@ -323,6 +326,17 @@ class RocketMQTemplate:
         )
         producer = self._to(cluster)
         return await producer.send_in_transaction(message, work, timeout=timeout_seconds(timeout), queue=queue)
+
+    def _check_reply_type(self, type_: Any) -> None:
+        """Raise PayloadError for a type that no body can be read as, before the request is carried out."""
+        try:
+            if type_ in self._reply_types:
+                return
+        except TypeError:  # an Annotated with unhashable metadata
+            self.converter.check(type_)
+            return
+        self.converter.check(type_)
+        self._reply_types.add(type_)
 
     def _to(self, cluster: str | None) -> Producer:
         if cluster is None:

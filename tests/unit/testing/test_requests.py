@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rocketbox.errors import ReplyError, ReplyTimeoutError
+from rocketbox.template import PayloadError
 from rocketbox.testing import Harness, Outcome
 from tests.support.framework.services import ServiceMaker
 
@@ -44,6 +45,8 @@ async def test_requests_are_answered_in_virtual_time(service: ServiceMaker, topi
         handler = module.quote if topic == "quotes" else module.blocking
         ask = harness.template.send_and_receive
         assert await ask(topic, "a", str) == "aa"
+        with pytest.raises(PayloadError, match="no body can be read as"):
+            await ask(topic, "never sent", type("Unreadable", (), {}))
         with pytest.raises(ReplyError, match="ValueError: no"):
             await ask(topic, "bad", str)
         with pytest.raises(ReplyError, match="Reject: never"):
