@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.apache import VERSIONS, class_path, missing
+from tests.conformance.java_program import build
 
 __all__ = ["main"]
 
@@ -27,6 +28,7 @@ def main() -> int:
         selection, versions = [], VERSIONS
     for version in versions:
         class_path(version)
+        build(version)  # not within a test, whose clients would wait
     return int(pytest.main(["-v", "--durations=10", *selection, str(Path(__file__).parent), *arguments]))
 
 

@@ -17,10 +17,16 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(scope="module", params=[EMBEDDED, *EACH_VERSION])
+@pytest.fixture(scope="session", params=[EMBEDDED, *EACH_VERSION])
 def name_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with running_name_server(request.param, tmp_path_factory.mktemp(request.param)) as address:
         yield address
+
+
+@pytest.fixture
+def kind(request: pytest.FixtureRequest) -> str:
+    """Whose servers ``name_server`` is of: EMBEDDED, or the version of Apache's."""
+    return str(request.node.callspec.params["name_server"])
 
 
 @pytest.fixture(scope="session", params=EACH_VERSION)

@@ -9,15 +9,15 @@ import anyio
 
 from rocketbox.client import Admin, ClientOptions, Credentials
 from rocketbox.message import MessageQueue
-from tests.conformance.apache import class_path
+from tests.conformance.apache import QUICK_START, class_path
 from tests.conformance.java_program import JavaProgram
 
-__all__ = ["QUICK_START", "exchange"]
+__all__ = ["SMALL_AND_QUICK", "exchange"]
 
 TOPICS = ("departures", "gates")
 GROUPS = ("board", "gate-board")
 MESSAGES = 20
-QUICK_START = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # nothing runs long enough to be optimised
+SMALL_AND_QUICK = ("-Xmx256m", *QUICK_START)
 
 
 def exchange(
@@ -44,7 +44,7 @@ def exchange(
         jars = [str(jar) for jar in servers if not jar.name.startswith("logback-")]
     with JavaProgram(
         "rocketbox.Exchange", *arguments,
-        options=(*QUICK_START, "-Drocketmq.client.rebalance.waitInterval=1000", *options),
+        options=(*SMALL_AND_QUICK, "-Drocketmq.client.rebalance.waitInterval=1000", *options),
         version=version, jars=jars,
     ) as java:  # fmt: skip
         told = java.told.read().splitlines()

@@ -9,6 +9,7 @@ from typing import Self
 
 from rocketbox.clock import RealClock
 from tests.conformance.apache import NEWEST
+from tests.conformance.java_exchange import SMALL_AND_QUICK
 from tests.conformance.java_program import JavaProgram
 
 __all__ = ["JavaMember"]
@@ -32,7 +33,9 @@ class JavaMember:
     ) -> None:
         mode = "orderly" if orderly else "concurrent"
         arguments = (name_server, topic, group, mode, str(handler_ms))
-        self._program = JavaProgram("rocketbox.Member", *arguments, options=("-Xmx256m", *options), version=version)
+        self._program = JavaProgram(
+            "rocketbox.Member", *arguments, options=(*SMALL_AND_QUICK, *options), version=version
+        )
         self._clock = RealClock()
         self._joined, self._ended = threading.Event(), threading.Event()
         self.events: list[tuple[float, str, str]] = []

@@ -1,4 +1,6 @@
-"""The programs of ``java/``: built with Maven against a version of Apache's Java client, each run as a process."""
+"""The programs of ``java/`` and ``spring/``: built with Maven against a version of Apache's Java client, or of
+rocketmq-spring, each run as a process.
+"""
 
 from __future__ import annotations
 
@@ -14,24 +16,24 @@ from typing import IO, Self
 
 from tests.conformance.apache import NEWEST, ROOT, java, maven
 
-__all__ = ["JavaProgram", "build"]
+__all__ = ["SPRING", "JavaProgram", "build"]
 
 SOURCE = Path(__file__).with_name("java")
-PROGRAMS = SOURCE / "src" / "main" / "java" / "rocketbox"
+SPRING = Path(__file__).with_name("spring")
 BUILT = ROOT / ".rocketbox" / "java"
 
 
-def build(version: str = NEWEST) -> str:
-    """The class path of the programs with the client of a version; built once for each state of its source."""
-    sources = [*sorted(PROGRAMS.glob("*.java")), SOURCE / "pom.xml"]
+def build(version: str = NEWEST, project: Path = SOURCE) -> str:
+    """The class path of a project's programs with the library of a version; built once for each state of its source."""
+    sources = [*sorted(project.glob("src/main/java/rocketbox/*.java")), project / "pom.xml"]
     state = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:12]
-    folder = BUILT / f"{version}-{state}"
+    folder = BUILT / f"{version}-{state}"  # its own for each project: their sources differ
     if not folder.exists():
-        print(f"building the Java programs with the client {version} into {folder}", flush=True)
+        print(f"building the programs of {project.name}/ with version {version} into {folder}", flush=True)
         BUILT.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=BUILT) as scratch:
             maven(
-                *("-f", str(SOURCE / "pom.xml"), f"-Drocketmq.version={version}", f"-DoutputDirectory={scratch}"),
+                *("-f", str(project / "pom.xml"), f"-Drocketmq.version={version}", f"-DoutputDirectory={scratch}"),
                 *("package", "dependency:copy-dependencies", "-DincludeScope=runtime"),
             )
             Path(scratch, "build", "load-1.jar").rename(Path(scratch, "load.jar"))
@@ -51,7 +53,7 @@ class JavaProgram:
     """A process of one of them; entering starts it, leaving kills what is left.
 
     ``name`` and its ``arguments`` follow Java's own ``options``; ``prefix`` is a command that runs it,
-    ``jars`` are class paths beside the client's.
+    ``jars`` are class paths beside the client's. ``version`` is that of the library that ``project`` is built with.
     """
 
     def __init__(
@@ -62,12 +64,14 @@ class JavaProgram:
         prefix: Sequence[str] = (),
         version: str = NEWEST,
         jars: Sequence[str] = (),
+        project: Path = SOURCE,
     ) -> None:
         self._command = [name, *arguments]
         self._options = options
         self._prefix = prefix
         self._version = version
         self._jars = jars
+        self._project = project
 
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory()
@@ -76,7 +80,7 @@ class JavaProgram:
             self.process = subprocess.Popen(
                 [
                     *(*self._prefix, java(), *self._options, "-XX:+UseSerialGC", f"-Duser.home={folder}"),
-                    *("-cp", os.pathsep.join([build(self._version), *self._jars]), *self._command),
+                    *("-cp", os.pathsep.join([build(self._version, self._project), *self._jars]), *self._command),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -14,8 +14,9 @@ from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.acl import RequestSigner
 from rocketbox.remoting.client import RemotingClient
-from tests.conformance.apache import EACH_BUT_NEWEST_BETWEEN, EACH_BUT_OLDEST_BETWEEN, NEWEST, home, mqadmin
-from tests.conformance.java_exchange import QUICK_START, exchange
+from tests.conformance.apache import EACH_BUT_NEWEST_BETWEEN, EACH_BUT_OLDEST_BETWEEN, NEWEST
+from tests.conformance.java_exchange import exchange
+from tests.conformance.java_tools import JavaTools
 from tests.support.broker.access import ADMIN, keys_of
 from tests.support.broker.broker_process import BrokerProcess
 
@@ -38,18 +39,6 @@ ACL_2 = (
 CLUSTER = ("-c", "DefaultCluster")
 
 
-class Tools:
-    """mqadmin of 5.5.0 as the administrator."""
-
-    def __init__(self, folder: Path, name_server: str) -> None:
-        self._folder, self._name_server = folder, name_server
-        home(folder)
-        (folder / "conf" / "tools.yml").write_text(f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n")
-
-    def __call__(self, command: str, *arguments: str) -> str:
-        return mqadmin(self._folder, NEWEST, self._name_server, command, *CLUSTER, *arguments, java_options=QUICK_START)
-
-
 def exchange_as_desk(name_server: str, version: str) -> None:
     administrator, desk = ClientOptions(credentials=ADMIN), ClientOptions(credentials=DESK)
     exchange(name_server, version, administrator, desk, keys=DESK)
@@ -64,9 +53,17 @@ def test_java_clients_exchange_messages_under_acl_1(version: str, tmp_path: Path
 
 
 def test_mqadmin_changes_and_shows_users_and_policies(tmp_path: Path) -> None:
-    """Each command once: a Java machine takes seconds to start."""
-    with BrokerProcess(tmp_path / "store", *ACL_2) as broker:
-        admin = Tools(tmp_path, broker.name_server)
+    """Each command once, of 5.5.0, as the administrator."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "tools.yml").write_text(f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n")
+    with (
+        BrokerProcess(tmp_path / "store", *ACL_2) as broker,
+        JavaTools(tmp_path, NEWEST, broker.name_server) as tools,
+    ):
+
+        def admin(command: str, *arguments: str) -> str:
+            return tools(command, *CLUSTER, *arguments)
+
         user, subject = ("-u", DESK.access_key), ("-s", f"User:{DESK.access_key}")
         assert "success" in admin("createUser", *user, "-p", DESK.secret_key, "-t", "Super")
         assert "success" in admin("updateUser", *user, "-t", "Normal")

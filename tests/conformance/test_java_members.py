@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 
 import anyio
 import anyio.to_thread
@@ -15,7 +14,7 @@ from rocketbox.clock import RealClock
 from rocketbox.message import ConsumeFromWhere, ConsumeMode, Message, MessageExt
 from tests.conformance.apache import NEWEST
 from tests.conformance.java_member import JavaMember
-from tests.conformance.servers import EMBEDDED, running_name_server
+from tests.conformance.servers import EMBEDDED
 
 pytestmark = [pytest.mark.apache, pytest.mark.smoke, pytest.mark.anyio]
 
@@ -24,12 +23,6 @@ KEYS = 12
 PAUSE = 0.1  # seconds between two messages: Java ends its orderly handlers only when a queue is empty
 UP_TO_DATE = 4  # messages that nobody has begun with
 SECONDS = 120
-
-
-@pytest.fixture(scope="module", params=[EMBEDDED, NEWEST])
-def name_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_name_server(request.param, tmp_path_factory.mktemp(request.param)) as address:
-        yield address
 
 
 class Ledger:
@@ -60,6 +53,7 @@ class Ledger:
         self.events.append((self._clock.monotonic(), what, message.body.decode()))
 
 
+@pytest.mark.parametrize("name_server", [EMBEDDED, NEWEST], indirect=True)
 @pytest.mark.parametrize("mode", list(ConsumeMode))
 async def test_java_member_joins_and_leaves_a_group_of_ours(
     name_server: str, mode: ConsumeMode, anyio_backend: str

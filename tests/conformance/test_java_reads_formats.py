@@ -15,7 +15,7 @@ from rocketbox.message import ConsumeFromWhere, MessageExt
 from rocketbox.template import RocketMQTemplate
 from rocketbox.template.content_types import content_type_of, read_payload
 from tests.conformance.apache import EACH_VERSION
-from tests.conformance.java_exchange import QUICK_START
+from tests.conformance.java_exchange import SMALL_AND_QUICK
 from tests.conformance.java_program import JavaProgram
 from tests.support.broker.broker_process import BrokerProcess
 from tests.support.waiting import until
@@ -75,7 +75,7 @@ async def test_java_reads_and_sends_each_format_byte_for_byte(version: str, tmp_
                 await template.send("T", payload, keys=key, headers=headers)
                 bodies[key] = converter.encode(payload, content_type)
         arguments = (broker.name_server, "T", "echoes", "java", str(len(sent)))
-        with JavaProgram("rocketbox.Echo", *arguments, options=QUICK_START, version=version) as java:
+        with JavaProgram("rocketbox.Echo", *arguments, options=SMALL_AND_QUICK, version=version) as java:
             told = java.told.read().splitlines()
             assert told[-1:] == ["done"], (told, java.errors)
         async with PushConsumer("desk", name_server=broker.name_server, options=first) as consumer:

@@ -14,7 +14,7 @@ from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.message import ConsumeFromWhere, Message, MessageExt
 from rocketbox.protocol.codes import MessageSysFlag, ResponseCode
 from tests.conformance.apache import EACH_VERSION
-from tests.conformance.java_exchange import QUICK_START
+from tests.conformance.java_exchange import SMALL_AND_QUICK
 from tests.conformance.java_program import JavaProgram
 from tests.support.waiting import until
 
@@ -62,7 +62,7 @@ def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module", params=EACH_VERSION)
 def java(request: pytest.FixtureRequest, name_server: str) -> Iterator[JavaSender]:
     arguments = ("rocketbox.Sends", name_server, "java-senders")
-    with JavaProgram(*arguments, options=QUICK_START, version=request.param) as program:
+    with JavaProgram(*arguments, options=SMALL_AND_QUICK, version=request.param) as program:
         assert program.told.readline().strip() == "started", program.errors
         yield JavaSender(program, name_server)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +20,10 @@ from rocketbox.client import (
 )
 from rocketbox.errors import NoRouteError, Reject
 from rocketbox.message import ConsumeFromWhere, ConsumeMode, Message, MessageExt, MessageQueue
-from tests.conformance.apache import EACH_VERSION, NEWEST, mqadmin
+from tests.conformance.apache import NEWEST, mqadmin
+from tests.conformance.java_exchange import SMALL_AND_QUICK
 from tests.conformance.java_program import JavaProgram
-from tests.conformance.servers import EMBEDDED, running_name_server
+from tests.conformance.servers import EMBEDDED
 from tests.support.client.consuming import Seen, dead_letters
 
 pytestmark = [pytest.mark.apache, pytest.mark.smoke, pytest.mark.anyio]
@@ -43,13 +43,10 @@ class Servers:
     are_apaches: bool
 
 
-@pytest.fixture(scope="module", params=[EMBEDDED, *EACH_VERSION])
-def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    folder = tmp_path_factory.mktemp(request.param)
-    (folder / "servers").mkdir()
-    with running_name_server(request.param, folder / "servers") as address:
-        are_apaches = request.param != EMBEDDED
-        yield Servers(address, request.param if are_apaches else NEWEST, folder, are_apaches)
+@pytest.fixture
+def servers(name_server: str, kind: str, tmp_path: Path) -> Servers:
+    are_apaches = kind != EMBEDDED
+    return Servers(name_server, kind if are_apaches else NEWEST, tmp_path, are_apaches)
 
 
 @pytest.mark.parametrize("mode", ConsumeMode)
@@ -107,7 +104,7 @@ async def test_javas_client_and_ours_meet_in_a_namespace(servers: Servers, topic
         await admin.create_topic(topic, queues=2)
         await admin.create_topic(back, queues=2)
         await producer.send(Message(topic, b"from us"))
-        with JavaProgram("rocketbox.Namespaced", *arguments, options=("-Xmx256m",), version=servers.version) as java:
+        with JavaProgram("rocketbox.Namespaced", *arguments, options=SMALL_AND_QUICK, version=servers.version) as java:
 
             def line() -> str:
                 return java.told.readline().strip()

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import anyio
 import anyio.to_thread
 import pytest
 
-from rocketbox.client import ConsumerOptions, Producer, PushConsumer
+from rocketbox.client import Admin, ConsumerOptions, Producer, PushConsumer
 from rocketbox.errors import BrokerError, ReplyError, ReplyTimeoutError
 from rocketbox.message import ConsumeFromWhere, Message, MessageExt
-from tests.conformance.apache import EACH_VERSION, NEWEST
-from tests.conformance.java_program import JavaProgram
-from tests.conformance.servers import EMBEDDED, running_name_server
+from tests.conformance.apache import NEWEST
+from tests.conformance.java_exchange import SMALL_AND_QUICK
+from tests.conformance.java_program import SPRING, JavaProgram, build
+from tests.conformance.servers import EMBEDDED
 
 pytestmark = [pytest.mark.apache, pytest.mark.anyio]
 
 SECONDS = 60
 OLDEST = "4.9.7"
+RELEASED = "2.3.3"  # of rocketmq-spring
 FIRST = ConsumerOptions(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
-
-
-@pytest.fixture(scope="module", params=[EMBEDDED, *EACH_VERSION])
-def name_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_name_server(request.param, tmp_path_factory.mktemp(request.param)) as address:
-        yield address
 
 
 def answering(consumer: PushConsumer) -> Any:
@@ -107,19 +102,17 @@ async def test_a_reply_to_nobody_is_refused(name_server: str, anyio_backend: str
 
 
 @pytest.mark.parametrize("version", [NEWEST, OLDEST])  # the one of 5.3.3 waits for the answer to its send alone
+@pytest.mark.parametrize("name_server", [EMBEDDED], indirect=True)
 @pytest.mark.smoke
 async def test_javas_client_asks_and_answers_on_the_embedded_broker(
-    version: str, tmp_path_factory: pytest.TempPathFactory, anyio_backend: str
+    version: str, name_server: str, anyio_backend: str
 ) -> None:
-    with running_name_server(EMBEDDED, tmp_path_factory.mktemp("embedded")) as name_server:
-        await java_and_ours_ask_each_other(name_server, version)
+    await java_and_ours_ask_each_other(name_server, version)
 
 
-async def test_javas_client_asks_and_answers_ours_on_apaches_servers(
-    tmp_path_factory: pytest.TempPathFactory, anyio_backend: str
-) -> None:
-    with running_name_server(NEWEST, tmp_path_factory.mktemp("apache")) as name_server:
-        await java_and_ours_ask_each_other(name_server, NEWEST)
+@pytest.mark.parametrize("name_server", [NEWEST], indirect=True)
+async def test_javas_client_asks_and_answers_ours_on_apaches_servers(name_server: str, anyio_backend: str) -> None:
+    await java_and_ours_ask_each_other(name_server, NEWEST)
 
 
 async def java_and_ours_ask_each_other(name_server: str, version: str) -> None:
@@ -132,7 +125,7 @@ async def java_and_ours_ask_each_other(name_server: str, version: str) -> None:
         for topic in (for_java, for_ours):
             await producer.send(Message(topic, b"makes the topic"))
         await consumer.subscribe(for_ours, "*", answering(consumer))
-        with JavaProgram("rocketbox.Replies", *arguments, options=("-Xmx256m",), version=version) as java:
+        with JavaProgram("rocketbox.Replies", *arguments, options=SMALL_AND_QUICK, version=version) as java:
 
             async def told() -> str:
                 line = await anyio.to_thread.run_sync(java.told.readline, abandon_on_cancel=True)
@@ -156,3 +149,52 @@ async def java_and_ours_ask_each_other(name_server: str, version: str) -> None:
                 reply = await producer.request(Message(for_java, big), timeout=SECONDS)
                 assert reply.body == b"java:" + big
         assert producer.instance.waiting_requests.late == 0
+
+
+@pytest.mark.parametrize("name_server", [EMBEDDED], indirect=True)
+async def test_rocketmq_springs_template_and_reply_listener_ask_and_answer_ours(
+    name_server: str, anyio_backend: str
+) -> None:
+    try:
+        build(RELEASED, SPRING)
+    except RuntimeError as error:
+        pytest.skip(f"Maven has no rocketmq-spring {RELEASED} here: {error}")
+    for_spring, for_ours, group = (f"{kind}{uuid.uuid4().hex[:12]}" for kind in ("s", "p", "g"))
+    async with Admin(name_server=name_server) as admin:
+        for topic in (for_spring, for_ours):
+            await admin.create_topic(topic)
+    settings = {
+        "rocketmq.name-server": name_server,
+        "rocketmq.producer.group": f"spring-{group}",
+        "rocketmq.producer.send-message-timeout": 12_000,
+        "answer.topic": for_spring,
+        "ask.topic": for_ours,
+        "logging.level.root": "ERROR",
+        "spring.main.banner-mode": "off",
+    }
+    spring = JavaProgram(
+        "rocketbox.SpringReplies", *(f"--{key}={value}" for key, value in settings.items()),
+        options=SMALL_AND_QUICK, version=RELEASED, project=SPRING,
+    )  # fmt: skip
+    async with (
+        Producer("asker", name_server=name_server) as producer,
+        PushConsumer(group, name_server=name_server, options=FIRST) as consumer,
+    ):
+        await consumer.subscribe(for_ours, "*", answering(consumer))
+        with spring as java:
+
+            async def told() -> str:
+                """What it says next, without what its libraries print."""
+                while True:
+                    line: str = await anyio.to_thread.run_sync(java.told.readline, abandon_on_cancel=True)
+                    if not line or line.startswith(("joined", "< ", "failed")):
+                        return line.strip()
+
+            with anyio.fail_after(SECONDS):
+                assert await told() == "joined", java.errors
+                for number in range(5):
+                    java.tell(f"what does {number} cost")
+                    assert await told() == f"< python:what does {number} cost", java.errors
+                for question in ("and yours", "größer"):
+                    reply = await producer.request(Message(for_spring, question.encode()), timeout=SECONDS)
+                    assert reply.body.decode() == f"spring:{question}"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import anyio
 import pytest
@@ -15,8 +14,6 @@ from rocketbox.client.outcomes import MessageHandler
 from rocketbox.errors import BrokerError, InvalidMessageError, RetryLater
 from rocketbox.message import ConsumeFromWhere, Message, MessageExt
 from rocketbox.protocol.codes import ResponseCode
-from tests.conformance.apache import EACH_VERSION, apache_servers
-from tests.conformance.servers import EMBEDDED, running_name_server
 
 pytestmark = [pytest.mark.apache, pytest.mark.smoke, pytest.mark.anyio]
 
@@ -57,25 +54,12 @@ async def consuming(name_server: str, topic: str, handler: MessageHandler) -> As
         yield
 
 
-@pytest.fixture(scope="module", params=[EMBEDDED, *EACH_VERSION])
-def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """The version, and the name server of servers that allow recalls."""
-    folder: Path = tmp_path_factory.mktemp(request.param)
-    if request.param == EMBEDDED:
-        with running_name_server(EMBEDDED, folder) as address:
-            yield EMBEDDED, address
-    else:
-        with apache_servers(folder, request.param, keeps_store=False, recallMessageEnable="true") as running:
-            yield request.param, running.name_server
-
-
-async def test_messages_come_at_their_time_and_recalled_ones_do_not(servers: tuple[str, str], topic: str) -> None:
-    version, name_server = servers
+async def test_messages_come_at_their_time_and_recalled_ones_do_not(name_server: str, kind: str, topic: str) -> None:
     seen = Seen()
     async with sending(name_server, topic) as producer:
         await producer.send(Message(topic, b"first"))
         at = datetime.now(UTC) + timedelta(seconds=4)
-        if version.startswith(OLD):
+        if kind.startswith(OLD):
             for late in (Message(topic, b"x", deliver_at=at), Message(topic, b"x", delay=timedelta(seconds=3))):
                 with pytest.raises(InvalidMessageError, match=r"older than RocketMQ 5\.0"):
                     await producer.send(late)
@@ -95,7 +79,7 @@ async def test_messages_come_at_their_time_and_recalled_ones_do_not(servers: tup
             await producer.send(Message(topic, b"last", delay=timedelta(seconds=1)))
             await seen.wait_for(len(expected) + 1)
         assert sorted(seen.bodies) == sorted([*expected, b"last"])
-        if not version.startswith(OLD):
+        if not kind.startswith(OLD):
             assert seen.times[b"time"] >= at
             assert seen.times[b"delay"] >= begun + timedelta(milliseconds=2500)
             with pytest.raises(BrokerError) as late_recall:
@@ -103,8 +87,7 @@ async def test_messages_come_at_their_time_and_recalled_ones_do_not(servers: tup
             assert late_recall.value.code == ResponseCode.ILLEGAL_OPERATION
 
 
-async def test_retry_later_takes_the_time_that_was_asked_for(servers: tuple[str, str], topic: str) -> None:
-    version, name_server = servers
+async def test_retry_later_takes_the_time_that_was_asked_for(name_server: str, kind: str, topic: str) -> None:
     times: list[datetime] = []
     seen = Seen()
 
@@ -120,7 +103,7 @@ async def test_retry_later_takes_the_time_that_was_asked_for(servers: tuple[str,
         await seen.wait_for(2)
     waited = times[1] - times[0]
     assert waited >= timedelta(seconds=3)
-    if version.startswith(OLD):  # by the next level, 5 s
+    if kind.startswith(OLD):  # by the next level, 5 s
         assert waited >= timedelta(seconds=5)
     else:
         assert seen.messages[1].properties["TIMER_DELAY_MS"] == "3000"

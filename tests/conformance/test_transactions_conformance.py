@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
 import pytest
 
 from rocketbox.client import Admin, Producer, ProducerOptions
-from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.message import LocalTransactionState, Message, MessageExt
-from tests.conformance.apache import EACH_VERSION, apache_servers
+from tests.conformance.apache import EACH_VERSION
+from tests.conformance.java_exchange import SMALL_AND_QUICK
 from tests.conformance.java_program import JavaProgram
+from tests.conformance.servers import OURS
 from tests.support.broker.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.apache, pytest.mark.smoke]
 
 SECONDS = 90.0
-OURS = {"transaction-time-out": 2000, "transaction-check-interval": 1000}
 SEND = ProducerOptions(send_message_timeout=12.0)
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK, LocalTransactionState.UNKNOWN
-
-
-@pytest.fixture(scope="module", params=["embedded", *EACH_VERSION])
-def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A name server whose broker asks soon: Apache's not more often than every 3 s, its ends are written so late."""
-    folder = tmp_path_factory.mktemp("transactions")
-    if request.param == "embedded":
-        options = EmbeddedOptions(data_dir=folder, port=0, name_server_port=0, broker=dict(OURS))
-        with EmbeddedServers.in_thread(options) as embedded:
-            yield embedded.name_server_address
-    else:
-        with apache_servers(
-            folder, request.param, keeps_store=False, transactionTimeOut=4000, transactionCheckInterval=3000
-        ) as apache:
-            yield apache.name_server
 
 
 class Book:
@@ -71,15 +55,15 @@ async def until_read(admin: Admin, topic: str, *expected: bytes) -> None:
 
 
 @pytest.mark.anyio
-async def test_every_end_of_a_transaction(servers: str, topic: str) -> None:
+async def test_every_end_of_a_transaction(name_server: str, topic: str) -> None:
     book = Book()
 
     async def says_nothing(transaction: object) -> LocalTransactionState:
         return UNKNOWN
 
     async with (
-        Admin(name_server=servers) as admin,
-        Producer(f"p-{topic}", name_server=servers, options=SEND, transaction_checker=book.check) as producer,
+        Admin(name_server=name_server) as admin,
+        Producer(f"p-{topic}", name_server=name_server, options=SEND, transaction_checker=book.check) as producer,
     ):
         async with producer.transaction(Message(topic, b"committed", tag="A", keys=["k"])) as first:
             book.states[first.transaction_id] = COMMIT
@@ -109,7 +93,7 @@ def test_apaches_producer_on_the_embedded_broker(version: str, topic: str, tmp_p
     with (
         BrokerProcess(tmp_path / "store", *settings) as broker,
         JavaProgram(
-            "rocketbox.Transactions", broker.name_server, f"p-{topic}", topic, options=("-Xmx256m",), version=version
+            "rocketbox.Transactions", broker.name_server, f"p-{topic}", topic, options=SMALL_AND_QUICK, version=version
         ) as java,
     ):
         assert java.told.readline().strip() == "started"
