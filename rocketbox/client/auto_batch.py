@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from rocketbox.client.batches import Element, results_of
+from rocketbox.client.batches import Element, errors_of, results_of
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.middleware import result_of
 from rocketbox.client.options import ProducerOptions
@@ -193,21 +193,21 @@ class AutoBatch:
                 for joined in all_joined:  # nothing is stored: which of them was meant?
                     await self._deliver([joined], batch)
                 return
-            for joined in all_joined:
-                _tell(joined, _own(error, joined))
+            for joined, told in zip(all_joined, errors_of(error, len(all_joined)), strict=True):
+                _tell(joined, _own(told, joined))
             return
         for joined, own in zip(all_joined, results_of(result, len(all_joined)), strict=True):
             _tell(joined, own)
 
 
-def _own(error: RocketBoxError, joined: _Joined) -> RocketBoxError:
+def _own(error: Exception, joined: _Joined) -> Exception:
     """An error of a batch, as it is told of one of its messages."""
     if isinstance(error, SendTimeoutError):
         return SendTimeoutError(error.address, joined.element.msg_id, error.timeout, error.tries)
     return error
 
 
-def _tell(joined: _Joined, outcome: SendResult | RocketBoxError) -> None:
+def _tell(joined: _Joined, outcome: SendResult | Exception) -> None:
     if joined.given_up or joined.waiter.done():
         return
     if isinstance(outcome, SendResult):

@@ -16,9 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from rocketbox.errors import NotDurableError
 from rocketbox.message import MAX_PROPERTIES_BYTES, SendResult
 
-__all__ = ["Element", "Part", "parts_of", "results_of"]
+__all__ = ["Element", "Part", "errors_of", "parts_of", "results_of"]
 
 ELEMENT_BYTES = 4 * 5 + 2  # of a message in a batch, beside its body and its properties
 MOST_ADDED_BYTES = 512  # WAIT, INSTANCE_ID and CLUSTER, with two names
@@ -117,3 +118,10 @@ def results_of(result: SendResult, count: int) -> list[SendResult]:
         SendResult(result.status, msg_id, result.topic, result.broker_name, _Share(answer, index))
         for index, msg_id in enumerate(ids)
     ]
+
+
+def errors_of(error: Exception, count: int) -> list[Exception]:
+    """What a batch's messages are told of the error that their request ended with."""
+    if isinstance(error, NotDurableError):  # each is stored, at a place of its own
+        return [NotDurableError(result) for result in results_of(error.result, count)]
+    return [error] * count

@@ -15,7 +15,7 @@ import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from rocketbox.client.auto_batch import AutoBatch
-from rocketbox.client.batches import results_of
+from rocketbox.client.batches import errors_of, results_of
 from rocketbox.client.blocking_sends import BlockingSends
 from rocketbox.client.checks import check_group, check_timeout
 from rocketbox.client.instance import MQClientInstance, own_or_shared
@@ -265,9 +265,8 @@ class Producer:
                 if len(requests) == 1:
                     raise
                 unsent = ClientError("it was not sent: a request of the batch before it has failed")
-                raise SendManyError(
-                    [*results, *[error] * (part.end - part.start), *[unsent] * (len(batch) - part.end)]
-                ) from error
+                told = errors_of(error, part.end - part.start)
+                raise SendManyError([*results, *told, *[unsent] * (len(batch) - part.end)]) from error
             results += results_of(result, part.end - part.start)
         return results
 

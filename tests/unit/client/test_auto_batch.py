@@ -13,6 +13,7 @@ from rocketbox.client.producer import Producer
 from rocketbox.errors import (
     BrokerError,
     InvalidMessageError,
+    NotDurableError,
     NotStartedError,
     SendTimeoutError,
     TooManyRequestsError,
@@ -189,6 +190,26 @@ async def test_when_a_batch_is_refused_for_one_of_its_messages_that_one_is_told(
     assert setting.sent[0] == [b"0", b"1", b"2"]
     assert sorted(setting.sent[1:]) == [[b"0"], [b"1"], [b"2"]]
     assert [type(send.outcomes[b"%d" % number]) for number in range(3)] == [SendResult, BrokerError, SendResult]
+
+
+async def test_a_weak_acknowledgement_is_told_of_each_message_with_its_own_result() -> None:
+    setting = Setting()
+
+    def store_weakly(request: RemotingCommand) -> RemotingCommand:
+        answer = store(setting.broker, request)
+        return RemotingCommand.response(ResponseCode.FLUSH_DISK_TIMEOUT, ext_fields=answer.ext_fields)
+
+    setting.broker.on_send = store_weakly
+    async with setting.cluster, setting.producer() as producer, anyio.create_task_group() as tasks:
+        send = Sends(producer)
+        for message in numbered(3):
+            tasks.start_soon(send, message)
+        await setting.clock.advance(0.02)
+    errors = list(send.outcomes.values())
+    results = [error.result for error in errors if isinstance(error, NotDurableError)]
+    assert sorted(each.queue_offset for each in results) == [0, 1, 2]
+    assert len({each.msg_id for each in results}) == 3
+    assert not any("," in each.msg_id for each in results)
 
 
 async def test_without_an_answer_each_is_told_of_its_own_message() -> None:

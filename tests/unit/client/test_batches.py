@@ -9,7 +9,14 @@ import pytest
 
 from rocketbox.client.batches import Part, parts_of, results_of
 from rocketbox.client.middleware import SendContext, SendNext
-from rocketbox.errors import BrokerError, ClientError, InvalidMessageError, RemoteProtocolError, SendManyError
+from rocketbox.errors import (
+    BrokerError,
+    ClientError,
+    InvalidMessageError,
+    NotDurableError,
+    RemoteProtocolError,
+    SendManyError,
+)
 from rocketbox.message import Message, SendResult, SendStatus
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
@@ -169,6 +176,26 @@ async def test_what_follows_a_request_that_failed_is_not_sent_and_each_message_i
         assert len(broker.sends) == 2
     assert [type(each) for each in outcomes] == [SendResult, SendResult, BrokerError, BrokerError, ClientError]
     assert "was not sent" in str(outcomes[4])
+
+
+async def test_each_message_of_a_request_that_is_stored_weakly_is_told_its_own_place() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        broker = cluster.broker
+
+        def store_weakly(request: RemotingCommand) -> RemotingCommand:
+            return RemotingCommand.response(
+                ResponseCode.FLUSH_DISK_TIMEOUT, ext_fields=store(broker, request).ext_fields
+            )
+
+        broker.on_send = store_weakly
+        cluster.add_topic("T")
+        async with producer_of(cluster, max_message_size=1000) as producer:
+            with pytest.raises(SendManyError) as caught:
+                await producer.send_batch([Message("T", b"x" * 300)] * 5)
+    told = caught.value.results[:2]
+    results = [each.result for each in told if isinstance(each, NotDurableError)]
+    assert [each.queue_offset for each in results] == [0, 1]
+    assert not any("," in each.msg_id for each in results)
 
 
 async def test_one_request_that_failed_raises_its_own_error() -> None:
