@@ -32,6 +32,9 @@ class Recalls:
         self._until: dict[bytes, int] = {}  # keys of messages that are not to come, and until when to remember that
         self._remembered: deque[tuple[int, bytes, Entry]] = deque()  # the same in order, with where that stands
 
+    def __len__(self) -> int:
+        return len(self._remembered)
+
     def remember(self, key: bytes, entry: Entry, now_ms: int) -> None:
         """The message of that key is not to come; ``entry`` is the recall's."""
         until = self._until[key] = now_ms + REMEMBERED_MS
@@ -43,6 +46,10 @@ class Recalls:
             until, key, _ = self._remembered.popleft()
             if self._until.get(key) == until:
                 del self._until[key]
+
+    def next_ms(self) -> int | None:
+        """When something is to be forgotten; None: nothing is remembered."""
+        return self._remembered[0][0] + 1 if self._remembered else None
 
     def drop(self, properties: bytes) -> bool:
         """Whether a message is not to come."""

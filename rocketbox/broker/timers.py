@@ -113,6 +113,11 @@ class TimerDelivery:
         return len(self._wheel) + len(self._hand) + len(self._early) // 2
 
     @property
+    def remembered(self) -> int:
+        """How many recalls whose time has come are remembered still."""
+        return len(self._recalls)
+
+    @property
     def undelivered(self) -> int:
         """How many messages could not be delivered, in this run."""
         return self._unparking.undelivered
@@ -324,7 +329,8 @@ class TimerDelivery:
         self._arrived = anyio.Event()
         self._taken_ms = now
         self._recalls.forget_before(now)
-        until = self._wheel.next_ms()
+        times = self._wheel.next_ms(), self._recalls.next_ms()
+        until = min((each for each in times if each is not None), default=None)
         if until is None:
             self._sleeps_until = 1 << 62
             await self._arrived.wait()

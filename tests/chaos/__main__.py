@@ -8,6 +8,7 @@ missing, a row stands twice in a sink that knows its batches, or anything else i
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import tempfile
 import time
@@ -37,6 +38,7 @@ def main() -> int:
     parser.add_argument("--java", action="store_true", help="in turns with Apache RocketMQ 4.9.7 and 5.5.0 as well")
     parser.add_argument("--java-cycles", type=int, default=24, help="kills in turns with each of the two (24)")
     arguments = parser.parse_args()
+    logging.getLogger("rocketbox").addHandler(logging.NullHandler())  # brokers are killed: clients have much to tell
     if arguments.what == "spark":
         return _spark(parser, arguments)
     status = 0

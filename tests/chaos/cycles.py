@@ -24,6 +24,9 @@ SETTINGS = (
     "--mapped-file-size-consume-queue=20000",
     "--flush-consumer-offset-interval=100",
     "--flush-delay-offset-interval=200",
+    "--transaction-check-interval=200",
+    "--transaction-time-out=500",
+    "--transaction-check-max=10000",
 )
 DELIVERY_SECONDS = 20  # what a delayed message may take at the end
 
@@ -36,12 +39,16 @@ class Result:
     acknowledged: int = 0
     sent: int = 0
     delayed: int = 0
+    recalled: int = 0
+    works: int = 0
+    replies: int = 0
     longest_start: float = 0.0
     wrong: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         return (
-            f"{self.cycles} kills, {self.sent} sent, {self.acknowledged} acknowledged and {self.delayed} delayed: "
+            f"{self.cycles} kills, {self.sent} sent, {self.acknowledged} acknowledged, {self.delayed} delayed, "
+            f"{self.recalled} recalled, {self.works} in transactions and {self.replies} replies: "
             f"{len(self.wrong)} wrong; our longest start took {self.longest_start:.1f} s"
         )
 
@@ -77,7 +84,7 @@ def run_cycles(
     """Kill as often on ``directory``/store. ``brokers``, used in turns, are "rocketbox" or versions of Apache's."""
     chance = random.Random(seed)
     ledger, result = Ledger(), Result()
-    traffic = Traffic(ledger, chance)
+    traffic = Traffic(ledger, chance, own=set(brokers) == {OURS})
     for cycle in range(cycles + 1):
         broker = brokers[cycle % len(brokers)]
         flush = "ASYNC_FLUSH" if cycle // len(brokers) % 2 else "SYNC_FLUSH"
@@ -90,7 +97,7 @@ def run_cycles(
                 result.longest_start = max(result.longest_start, time.monotonic() - began)
             if cycle:
                 last = cycle == cycles
-                wrong = anyio.run(_check, ledger, address, last)
+                wrong = anyio.run(_check, ledger, traffic, address, last)
                 result.wrong += [f"cycle {cycle}, {broker} {flush}: {text}" for text in wrong[:20]]
                 if wrong:
                     break
@@ -99,19 +106,21 @@ def run_cycles(
             anyio.run(traffic.run, address, kill)
         result.cycles += 1
         result.sent, result.acknowledged = len(ledger.sent), len(ledger.acknowledged)
-        result.delayed = len(ledger.delayed)
+        result.delayed, result.recalled, result.works = len(ledger.delayed), len(ledger.recalled), len(ledger.works)
+        result.replies = traffic.replies
         say(f"cycle {cycle + 1} of {cycles}, {broker} {flush}: {result.acknowledged} acknowledged")
     return result
 
 
-async def _check(ledger: Ledger, name_server: str, last: bool) -> list[str]:
-    wrong = await ledger.check(name_server, thorough=last)
+async def _check(ledger: Ledger, traffic: Traffic, name_server: str, last: bool) -> list[str]:
+    wrong, traffic.wrong = await ledger.check(name_server, thorough=last) + traffic.wrong, []
     if last:
         deadline = time.monotonic() + DELIVERY_SECONDS
-        while not wrong and ledger.undelivered() and time.monotonic() < deadline:
-            await anyio.sleep(0.5)
-            wrong = await ledger.check(name_server, thorough=False)
-        wrong += [f"delayed, acknowledged and never delivered: {body[:40]!r}" for body in ledger.undelivered()]
+        async with traffic.producer(name_server):  # which tells the broker of works whose ends it has not heard
+            while not wrong and ledger.undelivered() and time.monotonic() < deadline:
+                await anyio.sleep(0.5)
+                wrong = await ledger.check(name_server, thorough=False)
+        wrong += [f"acknowledged and never delivered: {body[:40]!r}" for body in ledger.undelivered()]
     return wrong
 
 

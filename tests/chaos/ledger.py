@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from rocketbox.client import Admin
-from rocketbox.message import MessageExt, MessageQueue
+from rocketbox.message import LocalTransactionState, MessageExt, MessageQueue
 
 __all__ = ["GROUP", "TAGS", "TOPIC", "Entry", "Ledger"]
 
@@ -18,12 +18,16 @@ AGAIN = 100  # messages of a queue that were seen after an earlier kill, and are
 
 @dataclass(frozen=True)
 class Entry:
-    """A message that was sent. Its body says who sent it, and as its how-manieth."""
+    """A message that was sent. Its body says who sent it, and as its how-manieth.
+
+    ``late``: others may stand before it that were sent after it. ``delayed``: it may be there twice, too.
+    """
 
     body: bytes
     tag: str
     key: str
     delayed: bool = False
+    late: bool = False
 
 
 @dataclass
@@ -34,6 +38,10 @@ class Ledger:
     acknowledged: dict[bytes, tuple[int, int]] = field(default_factory=dict)
     delayed: dict[bytes, float] = field(default_factory=dict)
     """Delayed messages that were acknowledged, and when (monotonic seconds)."""
+    recalled: set[bytes] = field(default_factory=set)
+    """Messages with a time that were recalled before it."""
+    works: dict[bytes, bool] = field(default_factory=dict)
+    """Whether the work of each transaction was done, as a database knows it, whose half message was acknowledged."""
     committed: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     """By queue the largest offset that was committed, or tried to be."""
     seen: dict[int, int] = field(default_factory=lambda: defaultdict(int))
@@ -75,6 +83,10 @@ class Ledger:
             for body, count in self.found.items():
                 if count > 1 and not self.sent[body].delayed:
                     wrong.append(f"{count} times there: {body[:40]!r}")
+                if body in self.recalled:
+                    wrong.append(f"recalled and there: {body[:40]!r}")
+                if self.sent[body].late and not self.sent[body].delayed and not self.works.get(body):
+                    wrong.append(f"there, and its work was not done: {body[:40]!r}")
         return wrong
 
     def _check_queue(self, queue: MessageQueue, begin: int, messages: list[MessageExt]) -> list[str]:
@@ -91,7 +103,7 @@ class Ledger:
             if (message.tag, *message.keys) != (entry.tag, entry.key):
                 wrong.append(f"{name}: {message.body[:40]!r} has tag {message.tag} and keys {message.keys}")
             sender, number = message.body.split(b" ")[:2]
-            if not entry.delayed and int(number) <= last.get(sender, -1):
+            if not (entry.delayed or entry.late) and int(number) <= last.get(sender, -1):
                 wrong.append(f"{name}: {message.body[:40]!r} stands behind number {last[sender]} of its sender")
             last[sender] = max(int(number), last.get(sender, -1))
         return wrong
@@ -104,8 +116,17 @@ class Ledger:
         return []
 
     def undelivered(self) -> list[bytes]:
-        """Delayed messages that were acknowledged and not found yet."""
-        return [body for body in self.delayed if body not in self.found]
+        """Delayed messages that were acknowledged, and those of works that were done, which were not found yet."""
+        wanted = [body for body in self.delayed if body not in self.recalled]
+        return [body for body in (*wanted, *self._done()) if body not in self.found]
+
+    def _done(self) -> list[bytes]:
+        return [body for body, done in self.works.items() if done]
+
+    def state_of(self, message: MessageExt) -> LocalTransactionState:
+        """What a producer says of a transaction that a broker asks about."""
+        done = self.works.get(message.body, False)
+        return LocalTransactionState.COMMIT if done else LocalTransactionState.ROLLBACK
 
 
 async def _read(

@@ -4,6 +4,8 @@ Each run is a process of its own with a seed: the order of its tests, and of its
 beside it keep two cores busy all the time. What was run stands in ``.rocketbox/soak/runs.jsonl``, so that the command
 goes on where it was stopped, and the output of a run that failed beside it; ``--seed 17`` runs one of them again.
 Status 1 when a run has failed.
+
+``make soak ARGS=kinds`` sends 100,000 messages of each kind instead, and looks at tables and memory (``kinds``).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 
+from tests.soak import kinds
 from tests.soak.order import SEED
 
 __all__ = ["main"]
@@ -50,6 +53,8 @@ class Run:
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["kinds"]:
+        return kinds.main(sys.argv[2:])
     parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
     parser.add_argument("tests", nargs="*", default=HARNESS, help=f"which tests ({' '.join(HARNESS)})")
     parser.add_argument("--runs", type=int, default=1000, help="how many there are to be, those of before too (1000)")

@@ -515,6 +515,17 @@ async def test_a_full_disk_delays_and_neither_loses_nor_repeats() -> None:
         assert run.timers.recalled == 1
 
 
+async def test_recalls_are_forgotten_soon_also_when_nothing_else_is_to_come() -> None:
+    async with bench(MemoryStorage()) as run:
+        await run.recall(await run.after(b"recalled", 1_000))
+        await run.clock.advance(1.5)
+        await run.until(lambda: run.timers.recalled == 1)
+        assert run.timers.remembered == 1
+        await run.until(lambda: run.clock.waiting > 0)
+        await run.clock.advance(REMEMBERED_MS / 1000)
+        await run.until(lambda: run.timers.remembered == 0)
+
+
 async def test_too_many_are_refused_and_may_still_be_recalled() -> None:
     async with bench(MemoryStorage(), most=2) as run:
         stored = await run.after(b"a", 5_000)
