@@ -1,7 +1,8 @@
 """What timer messages that wait cost: ``python -m tests.benchmarks.timers [--messages 1000000]``.
 
 A broker is filled with messages that are due within a day, stopped, and started again. Shown are the bytes of memory
-for each that waits (far away, and all due within a minute), the time until a start knows what waits, from the copy and
+for each that waits (far away, and all due within a minute; and what the process of ``rocketbox broker`` takes more with
+all of them than with none), the time until a start knows what waits, from the copy and
 without one (from the queue), and the longest gaps of the broker's loop (as in ``loop_gap``) while it is filled, while
 copies are written, while it starts, and while an hour of the messages becomes due at once.
 """
@@ -26,12 +27,14 @@ from rocketbox.broker.timer_wheel import TimerWheel
 from rocketbox.clock import RealClock
 from rocketbox.protocol.stored_message import StoredMessage
 from tests.benchmarks.loop_gap import Gaps
+from tests.support.broker.broker_process import BrokerProcess
 
 __all__ = ["main"]
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 AT_ONCE = 64
+SETTLED = 20.0  # seconds from a broker's start until its memory is looked at
 
 
 class ClockAhead(RealClock):
@@ -55,6 +58,14 @@ def bytes_each(count: int, spread_ms: int) -> float:
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return taken / count
+
+
+def process_bytes(directory: Path, messages: int) -> int:
+    """What the process of a broker has in memory and in no file, once it has started."""
+    with BrokerProcess(directory, f"--max-timer-messages={messages}", "--flush-disk-type=ASYNC_FLUSH") as broker:
+        time.sleep(SETTLED)
+        lines = Path(f"/proc/{broker.process.pid}/smaps_rollup").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Anonymous:"))
 
 
 async def measure(directory: Path, messages: int) -> tuple[Gaps, list[tuple[str, str]]]:
@@ -85,6 +96,9 @@ async def measure(directory: Path, messages: int) -> tuple[Gaps, list[tuple[str,
                 if number % AT_ONCE == 0:
                     await broker.store.durable(end)
     await started("start from the copy")
+    with tempfile.TemporaryDirectory() as empty:
+        taken = process_bytes(directory, messages) - process_bytes(Path(empty), messages)
+    told.append(("memory, a whole broker's process", f"{taken / messages:.1f} bytes each"))
     for name in ("timers.bin", "timers.bin.bak"):
         (directory / "config" / name).unlink(missing_ok=True)
     await started("start from the queue")
