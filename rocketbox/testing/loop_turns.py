@@ -41,6 +41,7 @@ __all__ = [
     "LoopTurns",
     "RealWait",
     "ThreadCall",
+    "awaited_by",
     "frames_of",
     "is_ours",
     "is_users_frame",
@@ -87,11 +88,16 @@ class ThreadCall:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._future: asyncio.Future[Any] | Future[Any] | None = None
         self._function = function
+        self._guard = threading.Lock()
         self._thread: int | None = None
+        self._is_given_up = False
         self._has_ended = False
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        self._thread = threading.get_ident()
+        with self._guard:
+            if self._is_given_up:  # nobody awaits it, and nobody waits for its end
+                return None
+            self._thread = threading.get_ident()
         try:
             return self._function(*args, **named)
         finally:
@@ -118,8 +124,11 @@ class ThreadCall:
     @property
     def goes_on(self) -> bool:
         """Whether it has not ended; what is cancelled before a thread begins it is never begun."""
-        awaited = self._future is not None and not self._future.done()
-        return awaited or (self._thread is not None and not self._has_ended)
+        if self._future is not None and not self._future.done():
+            return True
+        with self._guard:  # a thread may have taken it just before it was cancelled, and begin it just now
+            self._is_given_up = self._thread is None and self._future is not None
+            return self._thread is not None and not self._has_ended
 
     @property
     def waits_for_loop(self) -> bool:
@@ -458,10 +467,10 @@ def waits_for_rocketbox(awaited: Awaitable[Any] | None) -> bool:
 
 def frames_of(awaited: Any) -> list[FrameType]:
     """The frames of a coroutine and of all that it awaits, the outermost first."""
-    return [frame for _, frame in _awaited_by(awaited)]
+    return [frame for _, frame in awaited_by(awaited)]
 
 
-def _awaited_by(awaited: Any) -> list[tuple[Any, FrameType]]:
+def awaited_by(awaited: Any) -> list[tuple[Any, FrameType]]:
     """A coroutine and all that it awaits, each with its frame."""
     found: list[tuple[Any, FrameType]] = []
     while awaited is not None:
@@ -512,7 +521,7 @@ def is_users_own_code(code: CodeType) -> bool:
 def users_coroutine(awaited: Any) -> Coroutine[Any, Any, Any] | None:
     """The outermost coroutine of the user's own among a coroutine and all that it awaits."""
     return next(
-        (each for each, frame in _awaited_by(awaited) if inspect.iscoroutine(each) and is_users_frame(frame)), None
+        (each for each, frame in awaited_by(awaited) if inspect.iscoroutine(each) and is_users_frame(frame)), None
     )
 
 

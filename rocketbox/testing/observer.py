@@ -52,7 +52,7 @@ from rocketbox.testing.loop_turns import (
     users_coroutine,
     waits_for_thread,
 )
-from rocketbox.testing.promises import is_held_by
+from rocketbox.testing.promises import is_held_by, lock_of, times_entered
 from rocketbox.testing.records import Call, DeadLetter, LogEntry, Outcome, Sent
 from rocketbox.testing.started import StartedThread, TimerCall
 
@@ -453,10 +453,14 @@ class Observer:
             sending += [task for task in running.of_ours if not task.done()]
             where = None if running.ended else real_wait(running.task, running.awaited)
             if where is not None and not is_held_by(sending, running.task, running.awaited):
-                yield RealWait(f"handler {name}, attempt {running.call.attempt}, for {_keys(running.call)}", where)
+                holder, in_virtual_time = self._holder(running.task, running.awaited)
+                if not in_virtual_time:
+                    yield RealWait(f"handler {_told(running)}", where + holder)
             for task, where in where_of.items():
                 if where is not None and not is_held_by(sending, task, None):
-                    yield RealWait(f"task {task.get_name()!r}, which handler {name} has started,", where)
+                    holder, in_virtual_time = self._holder(task, None)
+                    if not in_virtual_time:
+                        yield RealWait(f"task {task.get_name()!r}, which handler {name} has started,", where + holder)
             for call in list(running.threads):
                 if call.waits_for_loop:
                     continue
@@ -473,6 +477,26 @@ class Observer:
                 frames = sys._current_frames()
                 lines = [line for each in pool.busy_threads if (line := line_of_thread(frames.get(each)))]
                 yield RealWait(f"a thread of {pool.name}", ", ".join(lines))
+
+    def _holder(self, task: Any, awaited: Any) -> tuple[str, bool]:
+        """Who has the lock that a task waits for, for people, and whether that one waits for virtual time.
+
+        Nothing is known of a lock whose holder is inside of no ``async with`` of it.
+        """
+        lock = lock_of(task, awaited)
+        if lock is None:
+            return "", False
+        for running in (*self._running.values(), *self._left):
+            works = [(each, None, f"task {each.get_name()!r} of handler {_told(running)}") for each in running.started]
+            if not running.ended:
+                works.append((running.task, running.awaited, f"handler {_told(running)}"))
+            for other, its, told in works:
+                waits = lock_of(other, its) is lock
+                if times_entered(lock, other, its) > waits:
+                    kind = type(lock).__name__
+                    who = "it has entered itself" if other is task else f"{told} has entered"
+                    return f", for the {kind} that {who}", not waits and real_wait(other, its) is None
+        return "", False
 
 
 def thread_started(thread: threading.Thread, starter: FrameType) -> None:
@@ -529,6 +553,10 @@ def _id_of(message: MessageExt) -> str:
 def _of(cluster: str | None) -> str:
     """Before what happened in a cluster, for people."""
     return f"{cluster}/" if cluster else ""
+
+
+def _told(running: _Running) -> str:
+    return f"{running.call.name}, attempt {running.call.attempt}, for {_keys(running.call)}"
 
 
 def _keys(call: Call) -> str:

@@ -1,17 +1,19 @@
 """Whether a task waits for what another task will do: one that holds what it waits for.
 
 A future, an event or a queue does not say who will fill it. Who does has it at hand: in a variable of the code that it
-is at, or in what is called when it ends (``asyncio.as_completed``).
+is at, or in what is called when it ends (``asyncio.as_completed``). A lock does not say who has it either: that is who
+is inside of its ``async with``, and so has its end on the stack.
 """
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Awaitable, Iterable, Iterator
 from typing import Any
 
-from rocketbox.testing.loop_turns import frames_of, is_users_frame
+from rocketbox.testing.loop_turns import awaited_by, frames_of, is_users_frame
 
-__all__ = ["is_held_by"]
+__all__ = ["is_held_by", "lock_of", "times_entered"]
 
 
 def is_held_by(others: Iterable[Any], task: Any, awaited: Awaitable[Any] | None) -> bool:
@@ -20,10 +22,33 @@ def is_held_by(others: Iterable[Any], task: Any, awaited: Awaitable[Any] | None)
     return any(id(held) in wanted for other in others for held in _held(other))
 
 
+def lock_of(task: Any, awaited: Awaitable[Any] | None) -> object | None:
+    """The lock, semaphore or whatever else has an ``async with`` that a task waits to enter; None: it does not."""
+    users = [each for each, frame in awaited_by(_work(task, awaited)) if is_users_frame(frame)]
+    entered = list(_entered(users[-1])) if users else []
+    return next((each for each in _waited_for(task, awaited) if any(each is owner for owner in entered)), None)
+
+
+def times_entered(lock: object, task: Any, awaited: Awaitable[Any] | None) -> int:
+    """How often a task is inside of the ``async with`` of a lock, or waits to be."""
+    return sum(owner is lock for each, _ in awaited_by(_work(task, awaited)) for owner in _entered(each))
+
+
+def _entered(coroutine: Any) -> Iterator[object]:
+    """What a coroutine is inside of: on its stack is what ends it."""
+    for each in gc.get_referents(coroutine):
+        if getattr(each, "__name__", "") == "__aexit__":
+            yield getattr(each, "__self__", None)
+
+
+def _work(task: Any, awaited: Awaitable[Any] | None) -> Any:
+    return task.get_coro() if awaited is None else awaited
+
+
 def _waited_for(task: Any, awaited: Awaitable[Any] | None) -> Iterator[object]:
     """The future, and the objects of libraries whose methods wait for it: an event, a queue, a condition."""
     yield getattr(task, "_fut_waiter", None)
-    for frame in reversed(frames_of(task.get_coro() if awaited is None else awaited)):
+    for frame in reversed(frames_of(_work(task, awaited))):
         if is_users_frame(frame):
             return
         if (owner := frame.f_locals.get("self")) is not None:

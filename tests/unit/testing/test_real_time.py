@@ -447,3 +447,83 @@ async def round() -> None:
         await harness.advance("25m")
         assert len(module.seen) >= 2
         assert {passed.total_seconds() for passed in module.seen} == {0.0}
+
+
+SHARED = """
+import asyncio
+import anyio
+from rocketbox import RocketBox, RocketMQTemplate, rocketmq_listener
+
+app = RocketBox("shared", scan=[__name__])
+seen, release = [], asyncio.Event()
+locks = {"lock": asyncio.Lock(), "semaphore": asyncio.Semaphore(1), "anyio": anyio.Lock()}
+
+@rocketmq_listener(topic="holds", consumer_group="holds")
+async def holds(kind: str) -> None:
+    async with locks[kind]:
+        await release.wait()
+
+@rocketmq_listener(topic="sends", consumer_group="sends")
+async def sends(kind: str, template: RocketMQTemplate) -> None:
+    async with locks[kind]:
+        await release.wait()
+        await template.send("notes", "a note", timeout=30)
+        seen.append("sent")
+
+@rocketmq_listener(topic="waits", consumer_group="waits")
+async def waits(kind: str) -> None:
+    async with locks[kind]:
+        seen.append("had it")
+
+@rocketmq_listener(topic="twice", consumer_group="twice")
+async def twice(kind: str) -> None:
+    async with locks[kind]:
+        async with locks[kind]:
+            pass
+"""
+
+
+@pytest.mark.parametrize("kind", ["lock", "semaphore", "anyio"])
+async def test_who_waits_for_a_lock_is_told_with_who_has_it(kind: str, service: ServiceMaker) -> None:
+    module = service(SHARED, SETTINGS)
+    async with Harness(module.app, patience=0.2) as harness:
+        await harness.send("holds", kind, keys="h1")
+        with pytest.raises(StuckError):
+            await harness.drain()
+        await harness.send("waits", kind, keys="w1")
+        told = r"handler waits .* for keys w1 waits at .* in waits, for the \w+ that handler holds .* for keys h1 has"
+        with pytest.raises(StuckError, match=told):
+            await harness.drain()
+        module.release.set()
+        await harness.drain()
+        assert module.seen == ["had it"]
+
+
+async def test_a_handler_that_waits_for_a_lock_which_it_has_is_told_so(service: ServiceMaker) -> None:
+    module = service(SHARED, SETTINGS)
+    async with Harness(module.app, patience=0.2) as harness:
+        await harness.send("twice", "lock")
+        with pytest.raises(StuckError, match=r"handler twice .* for the Lock that it has entered itself"):
+            await harness.drain()
+
+
+async def test_time_moves_for_a_handler_that_sends_inside_of_a_lock_which_others_wait_for(
+    service: ServiceMaker,
+) -> None:
+    module = service(SHARED, SETTINGS)
+    async with Harness(module.app, patience=0.2) as harness:
+        await harness.send("sends", "lock")
+        with pytest.raises(StuckError, match="handler sends"):
+            await harness.drain()
+        await harness.send("waits", "lock")
+        with pytest.raises(StuckError, match="handler waits"):
+            await harness.drain()
+        harness.broker.silence()
+        module.release.set()
+        began = harness.now
+        await harness.advance("2s")
+        assert (harness.now - began).total_seconds() == 2
+        assert module.seen == []
+        harness.broker.resume()
+        await harness.drain()
+        assert module.seen == ["sent", "had it"]

@@ -6,14 +6,14 @@ import asyncio
 import re
 import threading
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 from rocketbox.testing import Harness, HarnessError, Outcome, StuckError
-from rocketbox.testing.loop_turns import LoopTurns, RealWait
+from rocketbox.testing.loop_turns import LoopTurns, RealWait, ThreadCall
 from rocketbox.testing.pace import Pace
 from rocketbox.testing.virtual_clock import VirtualClock
 from tests.support.framework.services import ServiceMaker
@@ -216,6 +216,21 @@ async def test_a_thread_of_anyios_that_was_given_up_is_waited_for(service: Servi
         await harness.send("works", "now")
         await harness.drain()
         assert gives_up.seen == ["gave up", "done"]
+
+
+def test_a_call_that_is_given_up_before_its_thread_begins_it_is_never_begun() -> None:
+    called: list[str] = []
+    begun, given_up = ThreadCall(called.append), ThreadCall(called.append)
+    for call in (begun, given_up):
+        call.future = Future()
+        assert call.goes_on
+    begun("begun")
+    for call in (begun, given_up):
+        assert call.future is not None
+        call.future.cancel()
+        assert not call.goes_on
+    given_up("given up")  # its thread had seen no cancellation
+    assert called == ["begun"]
 
 
 async def test_what_others_put_around_threads_and_timers_stays_theirs(
