@@ -9,28 +9,10 @@ import pytest
 
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.testing import Harness
+from tests.support.framework.desk_and_tower import DESK_AND_TOWER
 from tests.support.framework.services import ServiceMaker
 
 pytestmark = pytest.mark.anyio
-
-SOURCE = """
-from rocketbox import RocketBox, rocketmq_listener, send_to
-from rocketbox.errors import Reject
-
-app = RocketBox("desk", scan=[__name__])
-seen = []
-
-@rocketmq_listener(topic="departures", consumer_group="desk")
-@send_to("alerts")
-async def depart(flight: str) -> str:
-    if flight == "bad":
-        raise Reject("no flight")
-    return flight
-
-@rocketmq_listener(topic="alerts", consumer_group="tower")
-async def alert(flight: str) -> None:
-    seen.append(flight)
-"""
 
 
 @pytest.fixture
@@ -39,7 +21,7 @@ def anyio_backend() -> str:
 
 
 def desk(service: ServiceMaker, said: str) -> ModuleType:
-    return service(SOURCE, f"rocketmq.name-server: 'ns:9876'\nrocketmq.producer.group: desk\n{said}")
+    return service(DESK_AND_TOWER, f"rocketmq.name-server: 'ns:9876'\nrocketmq.producer.group: desk\n{said}")
 
 
 @pytest.mark.parametrize("said", ["", "rocketmq.namespace: team\n", "rocketmq.namespace-v2: team\n"])

@@ -13,6 +13,7 @@ from rocketbox.testing import Harness, HarnessError
 from tests.support.broker.access import ADMIN, keys_of
 from tests.support.broker.wire import small_options
 from tests.support.certificates import authority, certificate, write
+from tests.support.framework.desk_and_tower import DESK_AND_TOWER
 from tests.support.framework.services import ServiceMaker
 
 pytestmark = pytest.mark.anyio
@@ -26,24 +27,6 @@ accounts:
   secretKey: {READER.secret_key}
   topicPerms: [departures=SUB, alerts=SUB, "%DLQ%desk=SUB", "%DLQ%tower=SUB"]
   groupPerms: [desk=SUB, tower=SUB, TOOLS_CONSUMER=SUB]
-"""
-SOURCE = """
-from rocketbox import Reject, RocketBox, bean, rocketmq_listener, send_to
-from rocketbox.client import Credentials, CredentialsProvider
-
-app = RocketBox("desk", scan=[__name__])
-seen = []
-
-@rocketmq_listener(topic="departures", consumer_group="desk")
-@send_to("alerts")
-async def depart(flight: str) -> str:
-    if flight == "bad":
-        raise Reject("no flight")
-    return flight
-
-@rocketmq_listener(topic="alerts", consumer_group="tower")
-async def alert(flight: str) -> None:
-    seen.append(flight)
 """
 VAULT = """
 class Vault:
@@ -100,7 +83,7 @@ rocketmq:
   producer: {{group: desk, access-key: the-sender, secret-key: {SENDER.secret_key}}}
   consumer: {{access-key: the-reader, secret-key: {READER.secret_key}}}
 """
-    module = service(SOURCE, settings)
+    module = service(DESK_AND_TOWER, settings)
     client = ClientOptions(credentials=ADMIN, tls_enable=True, tls=TlsOptions(ca_file=ca_file))
     async with Admin(name_server, client_options=client) as admin:
         for topic in ("departures", "alerts"):
@@ -123,7 +106,7 @@ rocketmq:
   tls: {{enable: true, ca-file: {ca_file}}}
   producer: {{group: desk}}
 """
-    module = service(SOURCE + VAULT, settings)
+    module = service(DESK_AND_TOWER + VAULT, settings)
     with pytest.raises(HarnessError, match=r"bean vault .*gives the keys when the service starts.*beans={Credentials"):
         async with Harness(module.app, name_server=name_server):
             raise AssertionError("it started")
