@@ -40,6 +40,15 @@ SMALL = StoreOptions(
     flush_consume_queue_thorough_interval=1000,
 )
 HOURLY = dataclasses.replace(SMALL, verify_interval=3_600_000)
+WAITING = StoreOptions(
+    mapped_file_size_commit_log=1 << 20,
+    mapped_file_size_consume_queue=20_000,
+    max_hash_slot_num=100,
+    max_index_num=1000,
+    max_message_size=10_000,
+    allocate_ahead=0,
+)
+"""For messages that wait: hundreds of them in a file, and none is allocated ahead."""
 CHECKPOINT = f"{ROOT}/checkpoint"
 MOST_SECONDS = 60  # that threads of a busy machine may take for what is quick
 LOG = f"{ROOT}/commitlog/{0:020d}"
@@ -380,6 +389,7 @@ __all__ = [
     "LOG",
     "ROOT",
     "SMALL",
+    "WAITING",
     "FailingStorage",
     "FaultyStorage",
     "JumpingClock",

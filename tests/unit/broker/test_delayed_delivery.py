@@ -31,20 +31,12 @@ from rocketbox.storage.memory_storage import MemoryStorage
 from rocketbox.tasks import Supervisor
 from tests.support.broker.table_tools import saved, table_file, text_of
 from tests.support.clocks import VirtualClock, settle
-from tests.support.store.store_tools import FaultyStorage, os_error
+from tests.support.store.store_tools import WAITING, FaultyStorage, os_error
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
-OPTIONS = StoreOptions(
-    mapped_file_size_commit_log=1 << 20,
-    mapped_file_size_consume_queue=20_000,
-    max_hash_slot_num=100,
-    max_index_num=1000,
-    max_message_size=10_000,
-    allocate_ahead=0,
-    message_delay_level="1s 10s",
-)
+OPTIONS = replace(WAITING, message_delay_level="1s 10s")
 
 
 class Bench:

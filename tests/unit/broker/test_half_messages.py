@@ -9,7 +9,6 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from rocketbox.broker.store.options import StoreOptions
 from rocketbox.clock import RealClock
 from rocketbox.errors import InvalidMessageError
 from rocketbox.message import MessageExt
@@ -30,18 +29,13 @@ from rocketbox.storage.memory_storage import MemoryStorage
 from tests.support.broker.in_memory import BrokerWire, broker_in_memory
 from tests.support.broker.open_transactions import OpenTransactions, offsets_text, open_transactions
 from tests.support.clocks import VirtualClock, settle
+from tests.support.store.store_tools import WAITING
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
 COMMIT, ROLL_BACK, UNKNOWN = 8, 12, 0
-SMALL = StoreOptions(
-    mapped_file_size_commit_log=1 << 16,
-    mapped_file_size_consume_queue=20_000,
-    max_hash_slot_num=100,
-    max_index_num=1000,
-    allocate_ahead=0,
-)
+SMALL = replace(WAITING, mapped_file_size_commit_log=1 << 16)
 
 
 async def half(wire: BrokerWire, name: str, properties: str = "", topic: str = "orders") -> dict[str, str]:

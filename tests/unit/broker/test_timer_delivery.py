@@ -33,19 +33,11 @@ from rocketbox.storage.memory_storage import MemoryStorage
 from rocketbox.tasks import Supervisor
 from tests.support.broker.table_tools import table_file
 from tests.support.clocks import VirtualClock, settle
-from tests.support.store.store_tools import FaultyStorage, os_error
+from tests.support.store.store_tools import WAITING, FaultyStorage, os_error
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
-OPTIONS = StoreOptions(
-    mapped_file_size_commit_log=1 << 20,
-    mapped_file_size_consume_queue=20_000,
-    max_hash_slot_num=100,
-    max_index_num=1000,
-    max_message_size=10_000,
-    allocate_ahead=0,
-)
 HOUR_MS = 3_600_000
 
 
@@ -132,7 +124,7 @@ async def bench(
     storage: MemoryStorage,
     *,
     clock: Clock | None = None,
-    options: StoreOptions = OPTIONS,
+    options: StoreOptions = WAITING,
     most: int = 1000,
 ) -> AsyncIterator[Bench]:
     clock = clock or Clock()
@@ -222,10 +214,10 @@ async def test_what_is_no_time_or_too_far_away_is_refused(text: str) -> None:
 
 
 async def test_settings_switch_them_off_round_them_and_let_them_wait_longer() -> None:
-    async with bench(MemoryStorage(), options=replace(OPTIONS, timer_wheel_enable=False)) as run:
+    async with bench(MemoryStorage(), options=replace(WAITING, timer_wheel_enable=False)) as run:
         with pytest.raises(InvalidMessageError, match="timerWheelEnable is false"):
             await run.after(b"a", 5)
-    longer = replace(OPTIONS, timer_max_delay_sec=400_000, timer_precision_ms=1000)
+    longer = replace(WAITING, timer_max_delay_sec=400_000, timer_precision_ms=1000)
     async with bench(MemoryStorage(), options=longer) as run:
         await run.send(b"a", "TIMER_DELAY_SEC\x01400000")
         await run.after(b"b", 1500 - run.clock.time_ms() % 1000)
@@ -369,7 +361,7 @@ async def test_a_damaged_copy_is_noticed_and_nothing_is_lost(damage: str, caplog
 
 async def test_what_waits_long_is_parked_anew_before_retention_takes_it() -> None:
     clock = Clock()
-    async with bench(MemoryStorage(), clock=clock, options=replace(OPTIONS, file_reserved_time="3h")) as run:
+    async with bench(MemoryStorage(), clock=clock, options=replace(WAITING, file_reserved_time="3h")) as run:
         await run.after(b"a", 4 * HOUR_MS)
         recalled = await run.after(b"b", 4 * HOUR_MS)
         await run.recall(recalled)
@@ -409,7 +401,7 @@ async def test_what_was_recalled_never_comes_when_it_was_to_be_parked_anew_while
 
 
 async def test_what_was_parked_anew_comes_at_its_millisecond() -> None:
-    async with bench(MemoryStorage(), options=replace(OPTIONS, file_reserved_time="3h")) as run:
+    async with bench(MemoryStorage(), options=replace(WAITING, file_reserved_time="3h")) as run:
         due = run.clock.time_ms() + 2 * HOUR_MS
         for name in ("DELAY_MS", "DELAY_SEC"):
             await run.send(name.encode(), f"TIMER_{name}\x01{2 * HOUR_MS // (1000 if name == 'DELAY_SEC' else 1)}")
@@ -426,7 +418,7 @@ async def test_messages_that_were_to_be_kept_longer_are_parked_anew_at_once() ->
     storage, clock = MemoryStorage(), Clock()
     async with bench(storage, clock=clock) as run:
         await run.after(b"a", 30 * HOUR_MS)
-    async with bench(storage, clock=clock, options=replace(OPTIONS, file_reserved_time="3h")) as run:
+    async with bench(storage, clock=clock, options=replace(WAITING, file_reserved_time="3h")) as run:
         await run.until(lambda: run.timers.rolled == 1)
         assert run.delivered() == []
 
@@ -556,7 +548,7 @@ async def test_what_cannot_be_delivered_is_kept_and_no_garbage_stops_the_others(
 
 
 async def test_nothing_that_a_sender_writes_leads_to_another_queue_or_holds_up_the_others() -> None:
-    options = replace(OPTIONS, file_reserved_time="3h")
+    options = replace(WAITING, file_reserved_time="3h")
     async with bench(MemoryStorage(), options=options) as run:
         texts = ["REAL_QID\x0177", "REAL_QID\x01-1", "REAL_QID\x01x", f"TIMER_ROLL_TIMES\x01{'9' * 5000}",
                  "TIMER_ROLL_TIMES\x01-1", "MY_TIMER_DEL_UNIQKEY\x01t+4"]  # fmt: skip
@@ -588,7 +580,7 @@ async def test_messages_of_a_deleted_topic_are_dropped() -> None:
 
 async def test_what_is_gone_from_the_log_is_told_and_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> None:
     storage, clock = MemoryStorage(), Clock()
-    options = replace(OPTIONS, mapped_file_size_commit_log=10_000, mapped_file_size_consume_queue=400)
+    options = replace(WAITING, mapped_file_size_commit_log=10_000, mapped_file_size_consume_queue=400)
     async with bench(storage, clock=clock, options=options) as run:
         for number in range(200):
             await run.after(b"%03d" % number, HOUR_MS)
