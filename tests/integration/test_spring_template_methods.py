@@ -1,6 +1,18 @@
 """Each method of rocketmq-spring's ``RocketMQTemplate``, by the call that is written for it here (2.3.4).
 
-What its own tests accept ("connect to null failed") is checked by what a listener gets.
+What its own tests accept ("connect to null failed") is checked by what a listener gets. Those of them that send:
+
+    there                                                       | here
+    testSendMessage: sync, async, orderly, delay                | test_sync_send..., test_async_sends...,
+                                                                | test_orderly_sends..., test_sends_with_a_delay...
+    testBatchSendMessage, testAsyncBatchSendMessage, empty ones | test_sync_send_of_a_collection...
+    testSendMessage_withCustomAsyncSenderExecutor               | none: a coroutine is sent by the loop
+    testSendAndReceive_NullMessage, _Sync, _Async               | test_send_and_receive..., test_tags_and_delays...
+    testSendTransactionalMessage, testTransactionListener       | test_a_message_in_a_transaction
+    testHandleMessage: a reply is sent                          | test_send_and_receive..., test_listeners_answer
+    testMessageBuilder, testHeaderConvertToRMQMsg               | test_sync_send..., test_tags_and_delays...
+    testPayload, testDoConvertMessage                           | test_sync_send..., test_payload_formats
+    ExtTemplate.testProperties, testTransactionListener         | test_application_clusters, test_transaction_listeners
 """
 
 from __future__ import annotations
@@ -165,8 +177,11 @@ async def test_async_sends_are_sends_in_tasks_or_send_many(harness: Harness, des
         for number in range(3):
             tasks.start_soon(template.send, "orders", f"task {number}")
     assert len(await template.send_many("orders", ["many 0", "many 1"])) == 2
+    chosen = await template.send_many("orders", ["to 3", "too"], queue=lambda queues, message: queues[3])
+    assert [result.queue.queue_id for result in chosen] == [3, 3]
     await template.send_one_way("orders", "one way")
-    assert await bodies(harness, desk) == [b"many 0", b"many 1", b"one way", b"task 0", b"task 1", b"task 2"]
+    assert await bodies(harness, desk) == [b"many 0", b"many 1", b"one way", b"task 0", b"task 1", b"task 2",
+                                            b"to 3", b"too"]  # fmt: skip
 
 
 async def test_send_and_receive_of_objects_and_generics(harness: Harness, desk: ModuleType) -> None:
