@@ -89,6 +89,7 @@ class Sender:
         self._instance = instance
         self._clock = instance.clock
         self._remoting = instance.remoting
+        self._home = instance.remoting.home
         self.lanes = LaneTable(group, instance, self.options)
         self._faults: BrokerFaults = LatencyTable() if self.options.send_latency_fault_enable else ShortMemory()
         self._packing = Packing(self.options)
@@ -162,7 +163,7 @@ class Sender:
 
     def request(self, message: Message) -> SendRequest:
         """A checked message with an id of its own. Raises InvalidMessageError."""
-        if not (self.is_open and self._remoting.home.thread == get_ident()):
+        if not (self.is_open and self._home.thread == get_ident()):
             self.check_open()
         try:
             said, body = message.topic, message.body

@@ -136,14 +136,16 @@ class RemotingClient:
             stack.push_async_callback(self._close_connections)
             await stack.enter_async_context(self._role.handler_tasks)
             self._stack = stack.pop_all()
-        self._started, self.home = True, HomeLoop.of_caller()
+        self._started = True
+        self.home.begin()
         self._tasks.start("sweep", self._sweep)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        self._started, self.home = False, HomeLoop()
+        self._started = False
+        self.home.end()
         for connection in (*self._connections.values(), *self._others):
             connection.stop_serving()
         return await self._stack.__aexit__(kind, error, trace)
@@ -262,7 +264,8 @@ class RemotingClient:
 
     def forked(self, process: int) -> None:
         """This is a fork of that process, whose connections these are: nothing may be read or written here."""
-        self._started, self._forked_from, self.home = False, process, HomeLoop()
+        self._started, self._forked_from = False, process
+        self.home.end()
         self._others.update(self._connections.values())  # held, so that no descriptor is closed with a warning
         self._connections = {}
 
