@@ -461,6 +461,9 @@ class Harness:
         if await world.mend():
             await self._pace.advance(AFTER_FAULTS)
         await self._pace.settle()
+        if not await self._pace.until(lambda: not self._seen.sending, LONGEST_DRAIN):
+            raise StuckError([f"{what} waits for rocketbox" for what in self._seen.sends_under_way], self._patience)
+        await self._pace.settle()
         if not self._nobody_is_busy():
             names = ", ".join(self._seen.at_work) or "a handler"
             raise HarnessError(f"{names} has not ended, and would go on in the next test: await harness.drain() first")
@@ -544,16 +547,17 @@ class Harness:
     async def drain(self, *, failures: Failures | None = None) -> None:
         """Return when nothing is left to do now: all messages that could be handled were.
 
-        Time moves only where a handler waits for it, as one does whose send is not answered. What handlers raised that
-        is no signal (``Reject``, ``RetryLater``, ``BatchFailed``) is raised here, once: the exception itself, or an
-        ExceptionGroup of several; ``failures="keep"`` leaves it in :meth:`calls`. So is what background tasks and
-        scheduled functions raised. Not waited for are threads that say ``daemon=True``, and threads and timers of
-        libraries. Raises StuckError.
+        Time moves only where a handler waits for it, as one does whose send is not answered, and until each send has
+        ended, whoever sends (one with ``auto-batch`` waits for others). What handlers raised that is no signal
+        (``Reject``, ``RetryLater``, ``BatchFailed``) is raised here, once: the exception itself, or an ExceptionGroup
+        of several; ``failures="keep"`` leaves it in :meth:`calls`. So is what background tasks and scheduled functions
+        raised. Not waited for are threads that say ``daemon=True``, and threads and timers of libraries. Raises
+        StuckError.
         """
         self._check_awaited("drain")
         await self._pace.settle()
-        if not await self._pace.until(self._nobody_is_busy, LONGEST_DRAIN):
-            waiting = self._seen.at_work or ["the consumer"]
+        if not await self._pace.until(lambda: self._nobody_is_busy() and not self._seen.sending, LONGEST_DRAIN):
+            waiting = [*self._seen.at_work, *self._seen.sends_under_way] or ["the consumer"]
             raise StuckError([f"{what} waits for rocketbox" for what in waiting], self._patience)
         await self._pace.settle()
         self._raise_unexpected(failures)

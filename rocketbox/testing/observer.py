@@ -431,6 +431,11 @@ class Observer:
         if running.ended and not running.started and not running.threads:
             self._left.discard(running)
 
+    @property
+    def sends_under_way(self) -> list[str]:
+        """Those of nobody whom ``drain`` waits for by itself, for people."""
+        return [f"a send in {task.get_name()!r}" for task in self.sending]
+
     def end_by_force(self) -> list[str]:
         """End the coroutines of handlers that go on, whatever they do about it; which they are, and where they were."""
         ended = []
@@ -469,9 +474,9 @@ class Observer:
         for task in self.others:
             if not task.done() and (where := real_wait(task)) is not None:
                 yield RealWait(task.get_name(), where)
-        for task in self.sending:
+        for task, told in zip(self.sending, self.sends_under_way, strict=True):
             if waits_for_thread(task):
-                yield RealWait(f"a send in {task.get_name()!r}", "a worker thread")
+                yield RealWait(told, "a worker thread")
         for pool in self.pools:
             if pool.goes_on_by_itself:
                 frames = sys._current_frames()
