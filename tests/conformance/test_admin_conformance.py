@@ -45,6 +45,13 @@ async def test_a_topic_is_made_changed_listed_and_deleted(name_server: str, topi
         assert [message.body for message in found_again] == [b"again"]
 
 
+async def test_the_type_of_a_topics_messages_is_shown(name_server: str, kind: str, topic: str) -> None:
+    async with Admin(name_server=name_server) as admin:
+        await admin.create_topic(topic, attributes={"message.type": "FIFO"})
+        assert (await admin.topic(topic)).message_type == ("UNSPECIFIED" if kind.startswith("4.") else "FIFO")
+        await admin.delete_topic(topic)
+
+
 async def test_a_topic_that_a_service_needs_is_made_and_differences_are_found(name_server: str, topic: str) -> None:
     needed = TopicOptions(queues=3, perm=TopicPermission.READ_WRITE)
     async with MQClientInstance(name_server) as instance, Admin(instance=instance) as admin:
