@@ -57,7 +57,7 @@ class Traffic:
             if self._own:
                 group.start_soon(self._send_in_transactions, producer)
                 group.start_soon(self._send_timed, producer)
-                await self._reply(replying)
+                await self._reply(replying)  # a member of a group, which joins in time for some of the requests
                 group.start_soon(self._ask, producer)
             with anyio.move_on_after(20):
                 await first.wait()
