@@ -79,12 +79,16 @@ def run_cycles(
     *,
     seed: int = 0,
     brokers: Sequence[str] = (OURS,),
+    requests: bool = True,
     say: Callable[[str], object] = lambda text: None,
 ) -> Result:
-    """Kill as often on ``directory``/store. ``brokers``, used in turns, are "rocketbox" or versions of Apache's."""
+    """Kill as often on ``directory``/store. ``brokers``, used in turns, are "rocketbox" or versions of Apache's.
+
+    ``requests``: with our broker alone there are requests too, which make the end of each run a second or two longer.
+    """
     chance = random.Random(seed)
     ledger, result = Ledger(), Result()
-    traffic = Traffic(ledger, chance, own=set(brokers) == {OURS})
+    traffic = Traffic(ledger, chance, own=set(brokers) == {OURS}, requests=requests)
     for cycle in range(cycles + 1):
         broker = brokers[cycle % len(brokers)]
         flush = "ASYNC_FLUSH" if cycle // len(brokers) % 2 else "SYNC_FLUSH"

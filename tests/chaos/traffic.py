@@ -28,13 +28,14 @@ _OPTIONS = ProducerOptions(retry_times_when_send_failed=0, send_message_timeout=
 class Traffic:
     """What runs until the broker is gone; each sender ends at its first error. ``run`` is for one broker."""
 
-    def __init__(self, ledger: Ledger, chance: random.Random, *, own: bool = True) -> None:
-        """``own``: all brokers are ours, so that there are transactions, timer messages and requests, too."""
+    def __init__(self, ledger: Ledger, chance: random.Random, *, own: bool = True, requests: bool = True) -> None:
+        """``own``: all brokers are ours, so that there are transactions, timer messages and, as said, requests, too."""
         self.ledger = ledger
         self.wrong: list[str] = []
         """What a client was told that must never be."""
         self.replies = 0
         self._own = own
+        self._requests = own and requests
         self.acknowledged = 0
         self._chance = chance
         self._senders = itertools.count()
@@ -44,7 +45,6 @@ class Traffic:
         first = anyio.Event()
         async with (
             self.producer(name_server) as producer,
-            PushConsumer("repliers", name_server=name_server, options=_REPLYING) as replying,
             Admin(name_server=name_server) as admin,
             anyio.create_task_group() as group,
         ):
@@ -57,8 +57,8 @@ class Traffic:
             if self._own:
                 group.start_soon(self._send_in_transactions, producer)
                 group.start_soon(self._send_timed, producer)
-                await self._reply(replying)  # a member of a group, which joins in time for some of the requests
-                group.start_soon(self._ask, producer)
+            if self._requests:
+                group.start_soon(self._request, name_server, producer)
             with anyio.move_on_after(20):
                 await first.wait()
             await anyio.sleep(self._chance.random() ** 2 * 0.5)
@@ -154,12 +154,16 @@ class Traffic:
             except RocketBoxError:
                 return
 
-    async def _reply(self, consumer: PushConsumer) -> None:
+    async def _request(self, name_server: str, producer: Producer) -> None:
+        """Requests, and who replies: a member of a group, which joins in time for some of them."""
+
         async def handle(batch: list[MessageExt]) -> None:
             for message in batch:
                 await consumer.replier.try_to_reply(message, b"reply to " + message.body)
 
-        await consumer.subscribe(ASKED, "*", handle)
+        async with PushConsumer("repliers", name_server=name_server, options=_REPLYING) as consumer:
+            await consumer.subscribe(ASKED, "*", handle)
+            await self._ask(producer)
 
     async def _ask(self, producer: Producer) -> None:
         """Requests, each of which is told its own reply, or none."""
