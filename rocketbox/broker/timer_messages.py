@@ -32,6 +32,7 @@ __all__ = [
     "delete_key",
     "due_ms",
     "is_brought_forward",
+    "is_rolled",
     "recall_handle_of",
     "recalled_key",
     "rolled",
@@ -87,7 +88,7 @@ def due_ms(properties: bytes, stored_ms: int, now_ms: int, precision_ms: int = 1
     if delay is not None:
         # Reckoned from when it was stored, but for store times that are ahead of the clock: they never go back.
         end = stored_ms + delay
-        if b"TIMER_ROLL_TIMES\x01" in properties:  # it was stored later than when it began to wait
+        if is_rolled(properties):  # it was stored later than when it began to wait
             end = _number(find_property(properties, b"TIMER_DELIVER_MS")) or end
         exact = max(out + 1, min(end, out + APACHES_PRECISION_MS))
         if exact > now_ms + delay + CORRECTION_MS:
@@ -104,6 +105,11 @@ def rolled(properties: bytes, due: int) -> bytes:
     times = int(said) if said.isdigit() and len(said) < len(str(MOST_ROLL_TIMES)) else 0
     text = set_property(properties, b"TIMER_ROLL_TIMES", b"%d" % (times + 1))
     return text if delete_key(properties) is not None else set_property(text, b"TIMER_DELIVER_MS", b"%d" % due)
+
+
+def is_rolled(properties: bytes) -> bool:
+    """Whether a parked message was parked anew."""
+    return b"TIMER_ROLL_TIMES\x01" in properties
 
 
 def is_brought_forward(properties: bytes, due: int) -> bool:

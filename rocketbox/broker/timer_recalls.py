@@ -71,6 +71,10 @@ class BroughtForward:
         self._messages: set[bytes] = set()
         self._recalls: list[tuple[bytes, Entry]] = []
 
+    def __bool__(self) -> bool:
+        """Whether there are such messages."""
+        return bool(self._messages)
+
     def holds_back(self, properties: bytes, due_ms: int, offset: int) -> bool:
         """Whether a parked record is a recall, whose time :meth:`recalls` will tell."""
         recalled = delete_key(properties)

@@ -32,7 +32,15 @@ from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.record_reading import WrongEntryError
 from rocketbox.broker.store.records import parse_record
 from rocketbox.broker.store.timer_file import TimerFile, TimerState
-from rocketbox.broker.timer_messages import CORRECTION_MS, TimerParking, delete_key, due_ms, is_brought_forward, rolled
+from rocketbox.broker.timer_messages import (
+    CORRECTION_MS,
+    TimerParking,
+    delete_key,
+    due_ms,
+    is_brought_forward,
+    is_rolled,
+    rolled,
+)
 from rocketbox.broker.timer_recalls import AT_ONCE, BroughtForward, Entry, Recalls
 from rocketbox.broker.timer_wheel import LATEST_MS, TimerWheel
 from rocketbox.broker.topics import TopicTable
@@ -152,6 +160,10 @@ class TimerDelivery:
                 waiter.set_result(in_time)
                 if not in_time:
                     continue  # who asked is told that the message comes, so nothing may keep it back
+            if due <= now and self._is_loaded and is_rolled(properties) and is_brought_forward(properties, due):
+                # It was parked anew just before the clock was put back, and its recall waits for the time of before.
+                self._is_loaded = False
+                self._arrived.set()
             if self._is_loaded:
                 self._add(due, offset, now)
             elif not self._brought.holds_back(properties, due, offset):
@@ -216,7 +228,7 @@ class TimerDelivery:
             reads_again = state.written_ms > now + CORRECTION_MS
             await self._load_copy(state, now)
         await self._scan(begin)
-        if reads_again:
+        if reads_again or self._brought:  # their recalls may be in the copy
             await self._look_again()
         self._ready()
 
@@ -310,7 +322,7 @@ class TimerDelivery:
         if not self._is_loaded:
             await self._load()
         while True:
-            if self._put_back_ms() > CORRECTION_MS:
+            if self._put_back_ms() > CORRECTION_MS or not self._is_loaded:
                 await self._see_clock()
             now = self._clock.time_ms()
             self._times = (now, self._clock.monotonic())
@@ -492,7 +504,7 @@ class TimerDelivery:
 
     async def _see_clock(self) -> None:
         """The clock was put back: see when everything that waits is due by it as it is now."""
-        if not self._wheel:
+        if not self._wheel and self._is_loaded:
             return
         _log.warning("the clock was put back; %d timer messages are looked at again", len(self._wheel))
         try:
