@@ -149,8 +149,8 @@ class Supervisor:
                     try:
                         await function(*args)
                     except BaseException as error:
-                        failure = as_failure(error, hosted=True)
-                        if not isinstance(failure, Exception):
+                        failure = _failure_of(error)
+                        if failure is None:
                             raise
                         task.error = failure
                         if not restart:
@@ -174,6 +174,12 @@ class Supervisor:
             if task.state is TaskState.FAILED:
                 self._failed.append(task.health())
             task._ended()
+
+
+def _failure_of(error: BaseException) -> Exception | None:
+    """What the task failed with; None: it is cancelled, and holds nothing of that, which would hold its frame."""
+    failure = as_failure(error, hosted=True)
+    return failure if isinstance(failure, Exception) else None
 
 
 async def ended_most(tasks: Sequence[SupervisedTask], patience: float, clock: Clock) -> None:
