@@ -132,7 +132,16 @@ def test_a_line_of_several_pieces_is_not_torn_apart_by_what_a_thread_logs(tmp_pa
     run_until(f"{sys.executable} talks.py", [f"handled {number} of them" for number in range(500)], tmp_path)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def starts_spark(page: Path) -> bool:
+    """Whether a page's code does, which takes a Java process and ten seconds."""
+    return any("spark" in block.text for block in blocks(page) if {"run", "file"} & {*block.options})
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.spark] if starts_spark(page) else []) for page in PAGES],
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
+)
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     missing: list[str] = []
     for block in blocks(page):
