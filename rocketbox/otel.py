@@ -10,20 +10,29 @@ Names and attributes are those of OpenTelemetry's semantic conventions for messa
 (both of the status "development"). An error is a status with its class as ``error.type``; what it says is masked as
 ``mask`` says, and its stack is not told.
 
+Spans change nothing of what they tell of: what OpenTelemetry raises (a span processor, a sampler or a propagator that
+fails, a header that it cannot read) is told in the log, and the send or the call goes on without what it was to add.
+Nor is a message refused for the context that is added to it: one that has no room for it goes without.
+
 ``pip install rocketbox[otel]`` brings what this needs. Nothing here is imported before a :class:`MessageSpans` is made.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from rocketbox.client.checks import message_properties
 from rocketbox.client.middleware import ConsumeContext, ConsumeNext, SendContext, SendNext
 from rocketbox.client.outcomes import Failures, Outcomes, failures_of_error, failures_of_result
-from rocketbox.errors import ConfigurationError, Finding, RemoteProtocolError
-from rocketbox.message import Message, MessageExt, Property, SendResult
+from rocketbox.clock import RealClock
+from rocketbox.errors import ConfigurationError, Finding, InvalidMessageError, RemoteProtocolError
+from rocketbox.message import MAX_PROPERTIES_BYTES, Message, MessageExt, Property, SendResult
+from rocketbox.rare_log import RareLog
+from rocketbox.safe_repr import safe_str
 from rocketbox.version import __version__
 
 if TYPE_CHECKING:
@@ -36,6 +45,10 @@ __all__ = ["MessageSpans", "is_set_up"]
 SCHEMA = "https://opentelemetry.io/schemas/1.44.0"
 SYSTEM = "rocketmq"
 SHOWN_CHARACTERS = 500  # of what an error says
+REMINDER_PERIOD = 60.0  # seconds between two warnings of the same kind
+MOST_ADDED_BYTES = 1024  # to the properties, by what sends the message and by its broker
+
+_log = logging.getLogger(__name__)
 
 
 def is_set_up() -> bool:
@@ -74,6 +87,7 @@ class MessageSpans:
         self._propagator = propagator or propagate.get_global_textmap()
         self._tracer = trace.get_tracer("rocketbox", __version__, tracer_provider, SCHEMA)
         self._mask = mask
+        self._log, self._clock = RareLog(_log, REMINDER_PERIOD), RealClock()
         self._always: dict[str, Any] = {"messaging.system": SYSTEM}
         if namespace is not None:
             self._always["messaging.rocketmq.namespace"] = namespace
@@ -94,9 +108,11 @@ class MessageSpans:
             return await call_next(context)  # what refuses it says why
         own = [self._context_of(message.properties) for message in messages]
         kind = self._trace.SpanKind.CLIENT if all(own) else self._trace.SpanKind.PRODUCER
-        span = self._start(f"send {messages[0].topic}", kind, self._attributes_of(context, messages), links=own)
+        span = self._start("send", kind, lambda: (messages[0].topic, self._attributes_of(context, messages)), links=own)
+        if span is None:
+            return await call_next(context)
         with self._current(span):
-            if span.get_span_context().is_valid and not all(own):
+            if not all(own):
                 context.messages = [
                     message if its_own else self._with_context(message, span)
                     for message, its_own in zip(messages, own, strict=True)
@@ -107,7 +123,7 @@ class MessageSpans:
                 self._failed(span, error)
                 raise
             if result is not None:
-                _tell_result(span, result, alone=len(messages) == 1)
+                self._tell_result(span, result, alone=len(messages) == 1)
             return result
 
     def _attributes_of(self, context: SendContext, messages: Sequence[Message]) -> dict[str, Any]:
@@ -135,10 +151,21 @@ class MessageSpans:
         return found
 
     def _with_context(self, message: Message, span: Span) -> Message:
-        carrier: dict[str, str] = {}
-        self._propagator.inject(carrier, context=self._trace.set_span_in_context(span))
-        carrier = {name: value for name, value in carrier.items() if value.strip()}
-        return replace(message, properties={**message.properties, **carrier})
+        """The message with the span's context, where it has room for that."""
+        try:
+            if not span.get_span_context().is_valid:
+                return message
+            carrier: dict[str, str] = {}
+            self._propagator.inject(carrier, context=self._trace.set_span_in_context(span))
+            carrier = {name: value for name, value in carrier.items() if value.strip()}
+            found = replace(message, properties={**message.properties, **carrier})
+            size = len(message_properties(found, "")) + MOST_ADDED_BYTES
+            if size > MAX_PROPERTIES_BYTES:
+                raise InvalidMessageError(f"its properties would take {size} bytes of {MAX_PROPERTIES_BYTES}")
+        except Exception as error:
+            self._spared("a message goes without its context", error)
+            return message
+        return found
 
     # --- calls of handlers -------------------------------------------------------------------------------------------
 
@@ -149,9 +176,13 @@ class MessageSpans:
             return await call_next(context)
         own = [self._context_of(message.properties) for message in messages]
         parent = own[0] if len(messages) == 1 else None
-        attributes = self._attributes_of_call(context, messages)
-        kind = self._trace.SpanKind.CONSUMER
-        span = self._start(f"process {messages[0].topic}", kind, attributes, links=own, parent=parent or self._empty)
+        span = self._start(
+            "process", self._trace.SpanKind.CONSUMER,
+            lambda: (messages[0].topic, self._attributes_of_call(context, messages)),
+            links=own, parent=parent or self._empty,
+        )  # fmt: skip
+        if span is None:
+            return await call_next(context)
         with self._current(span, parent):
             try:
                 outcomes = await call_next(context)
@@ -194,58 +225,84 @@ class MessageSpans:
         """The context that a message brings; None: it has none."""
         if not properties:
             return None
-        found = self._propagator.extract(properties, context=self._empty)
-        return found if self._trace.get_current_span(found).get_span_context().is_valid else None
+        try:
+            found = self._propagator.extract(properties, context=self._empty)
+            return found if self._trace.get_current_span(found).get_span_context().is_valid else None
+        except Exception as error:
+            self._spared("the context of a message cannot be read", error)
+            return None
 
     def _start(
         self,
-        name: str,
+        operation: str,
         kind: SpanKind,
-        attributes: Mapping[str, Any],
+        describe: Callable[[], tuple[str, Mapping[str, Any]]],
         *,
         links: Sequence[Context | None],
         parent: Context | None = None,
-    ) -> Span:
-        linked = [self._link(context) for context in links if context is not None]
-        return self._tracer.start_span(name, parent, kind, attributes, linked)
+    ) -> Span | None:
+        """A span of an operation at what ``describe`` says: the topic, and attributes. None: there can be none."""
+        try:
+            topic, attributes = describe()
+            linked = [self._link(context) for context in links if context is not None]
+            return self._tracer.start_span(f"{operation} {topic}", parent, kind, attributes, linked)
+        except Exception as error:  # of OpenTelemetry; or of a message that what sends it refuses, and says why
+            self._spared("there is no span", error)
+            return None
 
     def _link(self, context: Context) -> Link:
         return self._trace.Link(self._trace.get_current_span(context).get_span_context())
 
     def _current(self, span: Span, around: Context | None = None) -> _Current:
         """Lets the span be the current one, within what else a message has brought (baggage)."""
-        return _Current(self._context, self._trace.set_span_in_context(span, around), span)
+        return _Current(self._context, self._trace.set_span_in_context(span, around), lambda: self._end(span))
+
+    def _end(self, span: Span) -> None:
+        try:
+            span.end()
+        except Exception as error:  # what it tells of has happened all the same
+            self._spared("a span cannot be ended", error)
+
+    def _spared(self, what: str, error: Exception) -> None:
+        """OpenTelemetry has failed: that is told, and what it was to tell of goes on."""
+        told = f"{type(error).__name__}: {safe_str(error)}"
+        told = (told if self._mask is None else self._mask(told))[:SHOWN_CHARACTERS]
+        self._log.tell(logging.WARNING, self._clock.monotonic(), what, "OpenTelemetry: %s: %s", what, told)
 
     def _failed(self, span: Span, error: Exception) -> None:
-        span.set_attribute("error.type", _name_of(error))
-        told = f"{type(error).__name__}: {error}"
+        told = f"{type(error).__name__}: {safe_str(error)}"
         told = (told if self._mask is None else self._mask(told))[:SHOWN_CHARACTERS]
-        span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, told))
+        try:
+            span.set_attribute("error.type", _name_of(error))
+            span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, told))
+        except Exception as own:
+            self._spared("a span takes no error", own)
+
+    def _tell_result(self, span: Span, result: SendResult, *, alone: bool) -> None:
+        try:
+            if alone:
+                span.set_attribute("messaging.message.id", result.msg_id)
+            span.set_attribute("messaging.destination.partition.id", str(result.queue.queue_id))
+        except RemoteProtocolError:  # the message is stored all the same
+            return
+        except Exception as error:
+            self._spared("a span takes no result", error)
 
 
 class _Current:
     """``with``: a span is the current one; at the end it is over."""
 
-    def __init__(self, context: Any, entered: Context, span: Span) -> None:
+    def __init__(self, context: Any, entered: Context, end: Callable[[], None]) -> None:
         self._context = context
         self._entered = entered
-        self._span = span
+        self._end = end
 
     def __enter__(self) -> None:
         self._token = self._context.attach(self._entered)
 
     def __exit__(self, *args: object) -> None:
         self._context.detach(self._token)
-        self._span.end()
-
-
-def _tell_result(span: Span, result: SendResult, *, alone: bool) -> None:
-    if alone:
-        span.set_attribute("messaging.message.id", result.msg_id)
-    try:
-        span.set_attribute("messaging.destination.partition.id", str(result.queue.queue_id))
-    except RemoteProtocolError:  # the message is stored all the same
-        return
+        self._end()
 
 
 def _type_of(context: SendContext, message: Message) -> str:

@@ -320,7 +320,7 @@ class TraceDispatcher:
             keys: dict[str, None] = {}
             chars = count = 0
             for record in records:
-                encoded = record.encode(cloud=self._is_cloud).encode()
+                encoded = record.encode(cloud=self._is_cloud).encode(errors="replace")
                 words = [word for word in _words(record) if word not in keys]
                 more = sum(map(len, words)) + len(words)
                 if count and (len(body) + len(encoded) > MAX_BODY_BYTES or chars + more > MAX_KEYS_CHARS):

@@ -87,8 +87,8 @@ def without_separators(text: str) -> str:
 
 
 def _text(field: object) -> str:
-    if type(field) is str:
-        return without_separators(field)
+    if isinstance(field, str):
+        return without_separators(f"{field}")  # a StrEnum as it is sent
     if field is None:
         return _NULL
     if field is True or field is False:

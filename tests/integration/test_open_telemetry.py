@@ -11,16 +11,19 @@ import pytest
 pytest.importorskip("opentelemetry.sdk", reason="the extra dev brings opentelemetry-sdk")
 
 from opentelemetry import baggage, context, trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.propagators.textmap import TextMapPropagator
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 
 from rocketbox import otel
 from rocketbox.client import ClientOptions, Producer, PushConsumer
+from rocketbox.client.middleware import ConsumeContext, ConsumeNext, SendContext
 from rocketbox.client.options import ConsumerOptions
+from rocketbox.client.outcomes import Outcomes
 from rocketbox.errors import InvalidMessageError
-from rocketbox.message import ConsumeFromWhere, Message, MessageExt
+from rocketbox.message import ConsumeFromWhere, Message, MessageExt, SendStatus
 from rocketbox.otel import MessageSpans
 from rocketbox.testing import Harness
 from tests.support.broker.wire import Wire, embedded
@@ -169,6 +172,121 @@ async def test_a_message_that_is_sent_on_keeps_where_it_was_made(tmp_path: Any, 
     assert send.kind is SpanKind.CLIENT
     assert [f"{link.context.span_id:016x}" for link in (*send.links, *process.links)] == ["b7ad6b7169203331"] * 2
     assert handling.got[0].properties["traceparent"] == made
+
+
+class FailingProcessor(SpanProcessor):
+    """A span processor of a user's that has a fault."""
+
+    def __init__(self, at: str) -> None:
+        self._at = at
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        if self._at == "start":
+            raise RuntimeError("on_start")
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if self._at == "end":
+            raise RuntimeError("on_end")
+
+
+class FailingPropagator(TextMapPropagator):
+    """A propagator that fails, or writes what no message can hold."""
+
+    def __init__(self, at: str) -> None:
+        self._at = at
+
+    def extract(self, carrier: Any, context: Any = None, getter: Any = None) -> Any:
+        if self._at == "extract":
+            raise ValueError("a header that cannot be read")
+        return context
+
+    def inject(self, carrier: Any, context: Any = None, setter: Any = None) -> None:
+        if self._at == "inject":
+            raise ValueError("inject")
+        if self._at == "separator":
+            carrier["x-origin"] = "a\x01b"
+        if self._at == "reserved":
+            carrier["KEYS"] = "k"
+
+    @property
+    def fields(self) -> set[str]:
+        return set()
+
+
+@pytest.mark.parametrize("at", ["start", "end", "extract", "inject", "separator", "reserved"])
+async def test_what_fails_in_open_telemetry_fails_no_send_and_no_call(
+    tmp_path: Any, caplog: pytest.LogCaptureFixture, at: str
+) -> None:
+    spans, handled = Spans(), anyio.Event()
+    outcomes: list[object] = []
+    propagator = None
+    if at in ("start", "end"):
+        spans.provider.add_span_processor(FailingProcessor(at))
+    else:
+        propagator = FailingPropagator(at)
+    own = MessageSpans(tracer_provider=spans.provider, propagator=propagator)
+
+    async def outermost(context: ConsumeContext, call_next: ConsumeNext) -> Outcomes:
+        try:
+            outcome = await call_next(context)
+            outcomes.append(outcome)
+            return outcome
+        except Exception as error:
+            outcomes.append(error)
+            raise
+        finally:
+            handled.set()
+
+    client_options = ClientOptions(send_middleware=(own.send,), consume_middleware=(outermost, own.consume))
+    handling = Handling(1)
+    async with embedded(tmp_path) as wire:
+        address = wire.servers.name_server_address
+        async with Producer("payers", name_server=address, client_options=client_options) as sender:
+            assert (await sender.send(Message("orders", b"x", properties={"a": "b"}))).status is SendStatus.SEND_OK
+        consumer = PushConsumer(
+            "desk", name_server=address, client_options=client_options,
+            options=ConsumerOptions(consume_from_where=ConsumeFromWhere.FIRST_OFFSET),
+        )  # fmt: skip
+        await consumer.subscribe("orders", "*", handling)
+        async with consumer:
+            with anyio.fail_after(PATIENCE):
+                await handled.wait()
+    assert ([each.body for each in handling.got], outcomes) == ([b"x"], [None])
+    assert "OpenTelemetry: " in caplog.text
+
+
+async def test_a_message_without_room_for_the_context_goes_without(tmp_path: Any, spans: Spans) -> None:
+    handling = Handling(1)
+    async with embedded(tmp_path) as wire:
+        async with producer(wire, spans) as sender:
+            token = context.attach(baggage.set_baggage("cart", "c" * 4_000))
+            await sender.send(Message("orders", b"x", properties={"note": "n" * 30_000}))
+            context.detach(token)
+        await consume(wire, spans, handling)
+    assert "traceparent" not in handling.got[0].properties
+
+
+async def test_what_is_wrong_with_a_message_is_said_as_without_spans(tmp_path: Any, spans: Spans) -> None:
+    wrong: Any = "soon"
+    async with embedded(tmp_path) as wire, producer(wire, spans) as sender:
+        with pytest.raises(InvalidMessageError, match="deliver_at is 'soon'"):
+            await sender.send(Message("orders", b"x", deliver_at=wrong))
+
+
+class UnwritableError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("a session that is closed")
+
+
+async def test_an_error_that_cannot_be_written_out_stays_what_it_was(spans: Spans) -> None:
+    async def fails(context: SendContext) -> None:
+        raise UnwritableError
+
+    with pytest.raises(UnwritableError):
+        await MessageSpans(tracer_provider=spans.provider).send(
+            SendContext("payers", [Message("orders", b"x")], timeout=1, retries=0), fails
+        )
+    assert [span.status.status_code for span in spans.ended] == [StatusCode.ERROR]
 
 
 async def test_errors_have_their_class_and_what_they_say_is_masked(tmp_path: Any, spans: Spans) -> None:

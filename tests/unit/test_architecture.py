@@ -42,7 +42,7 @@ LADDER: dict[str, str] = {
     "remoting": "declarations errors clock tasks rare_log blocking loops waiters message protocol",
     "client": "declarations errors clock tasks frames rare_log own_failures safe_repr blocking calls_from_threads "
     "waiters message storage protocol remoting",
-    "otel": "errors message client version",
+    "otel": "errors clock rare_log safe_repr message client version",
     "template": "durations errors clock tasks loops calls_from_threads message protocol remoting client",
     "listeners": "declarations errors clock tasks hints message marks protocol remoting client template",
     "access": "errors clock rare_log message protocol remoting",

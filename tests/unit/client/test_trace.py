@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import zlib
+from enum import StrEnum
 from typing import Any
 
 import anyio
@@ -346,6 +347,25 @@ async def test_each_message_of_a_batch_has_its_own_record() -> None:
         assert [each.msg_id for each in found] == [each.msg_id for each in results]
         assert [each.offset_msg_id for each in found] == ["OFFSET1", "OFFSET2"]
         assert [(each.body_length, each.keys) for each in found] == [(1, None), (2, "k")]
+
+
+class Tag(StrEnum):
+    PAID = "paid"
+
+
+async def test_a_tag_that_is_a_member_of_an_enum_costs_no_record() -> None:
+    async with cluster_with() as cluster, producer_of(cluster, enable_msg_trace=True) as producer:
+        await producer.send(Message("T", b"x"))
+        await settle(400)
+        await producer.send(Message("T", b"x", tag=Tag.PAID))
+        await producer.send(Message("T", b"x", tag="other"))
+        await cluster.clock.advance(6)  # type: ignore[attr-defined] # a virtual one
+        assert producer.trace == TraceCounts(waiting=0, sent=3, dropped=0, failed=0)
+    assert [each.tags for message in records(cluster) for each in message if isinstance(each, PubRecord)] == [
+        None,
+        "paid",
+        "other",
+    ]
 
 
 async def test_sends_that_go_together_have_a_record_each() -> None:
