@@ -119,13 +119,14 @@ def message_properties(message: Message, msg_id: str) -> bytes:
     control character (0x01, 0x02), a delay level that is no level, and a text of more than 32,767 bytes.
 
     Put together as one text, of which only what the user wrote is looked at: a third less than a search
-    through all of it (benchmarks "send, 256 in flight" and "one-way").
+    through all of it (benchmarks "send, 256 in flight" and "one-way"). By ``+``, which takes the text of a
+    ``class Tag(str, Enum)``: formatting takes the name of its member.
     """
     own = keys = tag = delay = ""
     if message.properties:
         for name, value in message.properties.items():
             _check_property(name, value)
-            own += f"{name}\x01{value}\x02"
+            own += name + "\x01" + value + "\x02"
         pairs = len(message.properties)
         if own.count("\x01") != pairs or own.count("\x02") != pairs:
             _refuse_separators(message)
@@ -143,7 +144,7 @@ def message_properties(message: Message, msg_id: str) -> bytes:
             raise InvalidMessageError(f"tag {word!r} holds '|', which separates tags in a selector expression")
         if "\x01" in word or "\x02" in word:
             _refuse_separators(message)
-        tag = f"TAGS\x01{word}\x02"
+        tag = "TAGS\x01" + word + "\x02"
     if (key := message.hash_key) is not None:
         tag += _sharding_key(message, key)
     if message.delay_level or message.delay is not None or message.deliver_at is not None:
@@ -166,7 +167,7 @@ def _sharding_key(message: Message, key: str) -> str:
         )
     if "\x01" in key or "\x02" in key:
         _refuse_separators(message)
-    return f"{Property.SHARDING_KEY}\x01{key}\x02"
+    return Property.SHARDING_KEY + "\x01" + key + "\x02"
 
 
 def _refuse_separators(message: Message) -> None:

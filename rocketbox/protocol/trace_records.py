@@ -88,7 +88,7 @@ def without_separators(text: str) -> str:
 
 def _text(field: object) -> str:
     if isinstance(field, str):
-        return without_separators(f"{field}")  # a StrEnum as it is sent
+        return without_separators(field)
     if field is None:
         return _NULL
     if field is True or field is False:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 
 import pytest
 
@@ -61,6 +62,16 @@ def test_properties_hold_keys_tag_id_and_wait() -> None:
         "TAGS": "UA",
         "DELAY": "3",
     }
+
+
+class Tag(str, Enum):  # noqa: UP042 # as code before Python 3.11 has it: formatted it is "Tag.PAID"
+    PAID = "paid"
+
+
+def test_a_member_of_an_enum_of_text_is_its_text() -> None:
+    message = Message("T", b"x", tag=Tag.PAID, keys=[Tag.PAID], hash_key=Tag.PAID, properties={"state": Tag.PAID})
+    found = decode_properties(message_properties(message, "ID"))
+    assert [found[name] for name in ("TAGS", "KEYS", "__SHARDINGKEY", "state")] == ["paid"] * 4
 
 
 def test_plain_message_has_id_and_wait_only() -> None:
