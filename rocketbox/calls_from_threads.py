@@ -158,7 +158,9 @@ class CallsFromThreads:
     def __init__(self, name: Callable[[], str], clock: Clock) -> None:
         self._name = name
         self._clock = clock
-        self._lock = threading.Lock()  # of the line and of whether it is open: none comes into a line that is closed
+        # Of the line and of whether it is open: none comes into a line that is closed. A handler of signals may call
+        # while the thread that it interrupts is inside.
+        self._lock = threading.RLock()
         self._is_open = False
         self._line: deque[Call] = deque()
         self.under_way = UnderWay(name)
@@ -232,7 +234,7 @@ class CallsFromThreads:
         except BaseException:  # KeyboardInterrupt above all, in the main thread
             self._give_up(call)
             raise
-        error = call.error
+        error, call.error = call.error, None  # the error's traceback holds the call: not the other way round, too
         if error is not None:
             try:
                 raise error
@@ -265,12 +267,15 @@ class CallsFromThreads:
                 raise self._closed(call.what)
             self._line.append(call)
         if not self._wake_pending:
-            self._wake_pending = True  # a race here costs one wake-up too many, never one too few
             try:
+                self._wake_pending = True  # a race here costs one wake-up too many, never one too few
                 self._call_soon(self._wake)
             except RuntimeError as error:  # the loop was closed with this still open
                 self._is_open = False
                 raise self._closed(call.what) from error
+            except BaseException:  # KeyboardInterrupt, and others may rely on this to have woken the loop
+                self._call_soon(self._wake)
+                raise
 
     def _give_up(self, call: Call) -> None:
         call.given_up = True

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import base64
 import datetime
-import io
 import json
 import math
 import uuid
@@ -27,6 +26,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from rocketbox.avro_bodies import AvroBodies
 from rocketbox.spark.option_values import OptionValues, SourceOption
 
 __all__ = ["CONTENT_TYPE", "READ_FORMAT_OPTIONS", "WRITE_FORMAT_OPTIONS", "BodyFormat", "body_format_of", "is_foreign"]
@@ -132,9 +132,9 @@ class AvroFormat(BodyFormat):
 
     def __init__(self, schema: str) -> None:
         self._text = schema
-        self._fastavro = _library("fastavro", "avro", "avro")
+        _library("fastavro", "avro", "avro")
         try:
-            self._schema = self._fastavro.parse_schema(json.loads(schema))
+            self._bodies = AvroBodies(json.loads(schema))
         except Exception as error:  # SchemaParseException, KeyError and others, by what is wrong
             why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             raise ValueError(f"option avroSchema is no schema of Avro in JSON ({why})") from None
@@ -143,16 +143,13 @@ class AvroFormat(BodyFormat):
         return type(self), (self._text,)
 
     def read(self, body: bytes) -> Any:
-        rest = io.BytesIO(body)
-        value = self._fastavro.schemaless_reader(rest, self._schema, None)
-        if rest.read(1):
+        value, is_longer = self._bodies.read(body)
+        if is_longer:
             raise _WrongBodyError("it is longer than its schema says")
         return value
 
     def write(self, value: Any) -> bytes:
-        written = io.BytesIO()
-        self._fastavro.schemaless_writer(written, self._schema, value, strict_allow_default=True)
-        return written.getvalue()
+        return self._bodies.write(value)
 
 
 class ProtobufFormat(BodyFormat):

@@ -9,7 +9,6 @@ need the schema), Protocol Buffers' wire format.
 
 from __future__ import annotations
 
-import io
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from rocketbox.avro_bodies import AvroBodies
 from rocketbox.template.converters import PayloadError, describe_validation_error
 from rocketbox.template.typed_dicts import readable_by_pydantic
 
@@ -131,8 +131,7 @@ class MessagePackCodec(PayloadCodec):
 
     def write(self, payload: Any) -> bytes:
         if _is_struct(type(payload)):
-            body: bytes = import_module("msgspec").msgpack.encode(payload)
-            return body
+            return _write_struct(import_module("msgspec").msgpack, payload, self.content_type)
         msgpack = _library("msgpack", "msgpack", self.content_type)
         data = self._data.dump(payload, self.content_type)
         try:
@@ -166,14 +165,18 @@ class StructCodec(PayloadCodec):
         return _is_struct(type_)
 
     def write(self, payload: Any) -> bytes:
-        try:
-            body: bytes = import_module("msgspec").json.encode(payload)
-        except (TypeError, ValueError) as error:
-            raise unwritable(payload, self.content_type, error) from error
-        return body
+        return _write_struct(import_module("msgspec").json, payload, self.content_type)
 
     def reader(self, type_: Any) -> Reader:
         return _struct_reader(import_module("msgspec").json, type_, self.content_type)
+
+
+def _write_struct(library: Any, payload: Any, content_type: str) -> bytes:
+    try:
+        body: bytes = library.encode(payload)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise unwritable(payload, content_type, error) from error
+    return body
 
 
 def _struct_reader(library: Any, type_: Any, content_type: str) -> Reader:
@@ -235,47 +238,44 @@ class AvroCodec(PayloadCodec):
     """Avro, by fastavro: ``AvroCodec({Departure: schema})`` as a bean, with the schema of each type as a dict.
 
     Bodies are in the binary encoding alone, without schema or container, as most Java services write them: who reads
-    has the schema that was written with.
+    has the schema that was written with. Raises ValueError for a schema with an array of items that take no bytes.
     """
 
     content_type = "application/avro"
 
     def __init__(self, schemas: Mapping[Any, Any]) -> None:
-        self._fastavro = _library("fastavro", "avro", self.content_type)
-        self._schemas = {type_: self._fastavro.parse_schema(schema) for type_, schema in schemas.items()}
+        _library("fastavro", "avro", self.content_type)
+        self._bodies = {type_: AvroBodies(schema) for type_, schema in schemas.items()}
         self._data = _AsData()
 
     def is_of(self, type_: Any) -> bool:
-        return _is_hashable(type_) and type_ in self._schemas
+        return _is_hashable(type_) and type_ in self._bodies
 
     def write(self, payload: Any) -> bytes:
-        schema = self._schema(type(payload))
-        written, data = io.BytesIO(), self._data.dump(payload, self.content_type)
+        bodies, data = self._bodies_of(type(payload)), self._data.dump(payload, self.content_type)
         try:
-            self._fastavro.schemaless_writer(written, schema, data, strict_allow_default=True)  # drops nothing silently
+            return bodies.write(data)
         except Exception as error:  # fastavro raises what the first wrong field does: KeyError, ValueError, TypeError
             raise unwritable(payload, self.content_type, error) from error
-        return written.getvalue()
 
     def reader(self, type_: Any) -> Reader:
-        schema, validate = self._schema(type_), self._data.validator(type_, self.content_type)
+        bodies, validate = self._bodies_of(type_), self._data.validator(type_, self.content_type)
 
         def read(body: bytes) -> Any:
-            rest = io.BytesIO(body)
             try:
-                data = self._fastavro.schemaless_reader(rest, schema, None)
-            except Exception as error:  # as above, and EOFError
+                data, is_longer = bodies.read(body)
+            except Exception as error:  # as above, EOFError, RecursionError
                 raise _unreadable(body, self.content_type, error) from None
-            if rest.read(1):
+            if is_longer:
                 raise PayloadError(f"a body of {len(body)} bytes is longer than its Avro schema says")
             return validate(data)
 
         return read
 
-    def _schema(self, type_: Any) -> Any:
+    def _bodies_of(self, type_: Any) -> AvroBodies:
         if not self.is_of(type_):
             raise PayloadError(f"there is no Avro schema of {_name(type_)}: AvroCodec({{{_name(type_)}: schema}})")
-        return self._schemas[type_]
+        return self._bodies[type_]
 
 
 def _is_hashable(type_: Any) -> bool:

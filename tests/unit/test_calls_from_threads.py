@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextvars
+import gc
 import os
 import signal
 import threading
 import traceback
+import weakref
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from typing import Any
@@ -16,7 +19,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from rocketbox.calls_from_threads import CallsFromThreads, threads_waiting_for_loops
+from rocketbox.calls_from_threads import Call, CallsFromThreads, threads_waiting_for_loops
 from rocketbox.clock import RealClock
 from rocketbox.errors import ClientStateError, ForkedError, NotStartedError
 from rocketbox.loops import call_soon_from_thread
@@ -200,6 +203,65 @@ async def test_what_is_handed_over_is_done_and_nobody_waits(calls: CallsFromThre
     await ended(in_a_thread(calls.hand_over, "do", do))
     with anyio.fail_after(PATIENCE):
         await done.wait()
+
+
+async def test_an_interrupt_before_the_loop_was_woken_leaves_no_other_call_waiting(
+    calls: CallsFromThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call_soon = calls._call_soon
+
+    def interrupted(function: Callable[[], object]) -> object:
+        monkeypatch.setattr(calls, "_call_soon", call_soon)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(calls, "_call_soon", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        await ended(in_a_thread(calls.call, "twice", twice, 1))
+    assert await ended(in_a_thread(calls.call, "twice", twice, 2)) == 4
+    assert not threads_waiting_for_loops()
+
+
+async def test_a_handler_of_signals_may_call_wherever_it_interrupts_a_call(calls: CallsFromThreads) -> None:
+    done = anyio.Event()
+
+    async def do() -> None:
+        done.set()
+
+    class Interrupted(deque[Call]):
+        def append(self, call: Call) -> None:
+            calls._line = deque(self)
+            calls.hand_over("do", do)  # as the handler would: between two steps of the call, in its thread
+            calls._line.append(call)
+
+    calls._line = Interrupted()
+    assert await ended(in_a_thread(calls.call, "twice", twice, 1)) == 2
+    with anyio.fail_after(PATIENCE):
+        await done.wait()
+
+
+async def test_an_error_is_gone_with_who_has_caught_it(calls: CallsFromThreads) -> None:
+    class BigError(Exception):
+        """What would keep whatever its frames hold."""
+
+    errors: list[weakref.ref[BigError]] = []
+
+    async def fail() -> None:
+        raise BigError
+
+    def call() -> None:
+        try:
+            calls.call("fail", fail)
+        except BigError as error:
+            errors.append(weakref.ref(error))
+
+    gc.disable()
+    try:
+        await ended(in_a_thread(call))
+        with anyio.fail_after(PATIENCE):
+            while errors[0]() is not None:
+                await anyio.sleep(0.001)
+    finally:
+        gc.enable()
 
 
 def test_an_interrupt_ends_the_wait_and_the_call() -> None:

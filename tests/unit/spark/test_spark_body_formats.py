@@ -203,6 +203,12 @@ def test_a_row_that_avro_has_no_place_for_is_an_error() -> None:
 # --- Protobuf --------------------------------------------------------------------------------------------------------
 
 
+def test_a_deep_body_of_avro_is_an_error_and_does_not_end_the_process() -> None:
+    node = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+    error = error_of(b"\x02" * 100_000 + b"\x00", bodyFormat="avro", avroSchema=json.dumps(node))
+    assert error == "its body of 100001 bytes is no application/avro (RecursionError)"
+
+
 def test_protobuf_is_json_by_its_descriptor(descriptors: Path) -> None:
     order: Any = order_class()(number=2**53 + 1, price=float("inf"), photo=b"\xff\0", state=1, counts={True: 2})
     order.at.FromDatetime(NOON)
