@@ -9,6 +9,7 @@ need the schema), Protocol Buffers' wire format.
 
 from __future__ import annotations
 
+import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -32,7 +33,7 @@ class PayloadCodec(ABC):
     """One format of bodies. A bean of this kind is known to the template and to listeners by its content type."""
 
     content_type: str
-    """As ``application/msgpack``: lower case, without parameters."""
+    """As ``application/msgpack``: lower case, without parameters; each codec of an application has one of its own."""
 
     def is_of(self, type_: Any) -> bool:
         """Whether values of a type are in this format even where no content type says so: of most they are not."""
@@ -189,7 +190,9 @@ def _struct_reader(library: Any, type_: Any, content_type: str) -> Reader:
         try:
             return decode(body)
         except Exception as error:  # msgspec's own say which field; a body may hold anything
-            where = _first_line(error) if type(error).__name__ == "ValidationError" else type(error).__name__
+            where = type(error).__name__
+            if where == "ValidationError":
+                where = re.sub(r"^(Invalid (?:enum )?value) .* (- at `[^`]*`)$", r"\1 \2", _first_line(error))[:1_000]
             raise PayloadError(f"a body of {len(body)} bytes is no {_name(type_)}: {where}") from None
 
     return read

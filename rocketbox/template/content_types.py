@@ -56,11 +56,13 @@ class CodecMessageConverter(JsonMessageConverter):
 
     MessagePack, Protobuf and msgspec's structs are there by themselves, with their packages; ``codecs`` are further
     ones, and take the place of those of the same content type. ``content_type`` is what payloads are written in that
-    are neither text nor bytes nor of a codec's own types, where a send does not say it.
+    are neither text nor bytes nor of a codec's own types, where a send does not say it. Raises PayloadError for two
+    codecs of one content type, and for one that would never be asked.
     """
 
     def __init__(self, codecs: Sequence[PayloadCodec] = (), *, content_type: str = JSON) -> None:
         super().__init__()
+        _refuse_unreachable(codecs)
         own: list[PayloadCodec] = [MessagePackCodec(), ProtobufCodec()]
         self._by_content_type = {codec.content_type: codec for codec in [*own, *codecs]}
         self._of_types = (StructCodec(), *self._by_content_type.values())
@@ -151,6 +153,26 @@ class CodecMessageConverter(JsonMessageConverter):
             return found
         except TypeError:  # an Annotated with unhashable metadata
             return None
+
+
+def _refuse_unreachable(codecs: Sequence[PayloadCodec]) -> None:
+    """Raise PayloadError for a codec that would never be asked, and its types be written as something else."""
+    names: dict[str, str] = {}
+    for codec in codecs:
+        name, said = type(codec).__qualname__, codec.content_type
+        if said != _essence(said) or not said:
+            raise PayloadError(f"{name}.content_type is {said!r}; write it in lower case, without parameters")
+        if _is_json(said) and type(codec).is_of is PayloadCodec.is_of:
+            raise PayloadError(
+                f"{name} is a codec of {said}, which is written and read without one: let its is_of() say of which "
+                "types, or make a bean of a MessageConverter"
+            )
+        if said in names:
+            raise PayloadError(
+                f"{names[said]} and {name} are both codecs of {said}, and a body could be of either: make one of them "
+                "that has all types"
+            )
+        names[said] = name
 
 
 def spring_content_type(payload: object, content_type: str | None) -> str:

@@ -21,6 +21,9 @@ __all__ = ["JsonMessageConverter", "MessageConverter", "PayloadError", "describe
 
 Reader = Callable[[bytes], Any]
 
+PROBLEMS_TOLD = 10
+MANY_PROBLEMS = 10_000
+
 
 class PayloadError(InvalidMessageError):
     """A payload has no body of its own, or a body cannot be read as the type that was asked for.
@@ -58,7 +61,10 @@ class JsonMessageConverter:
         if isinstance(payload, bytes | bytearray | memoryview):
             return bytes(payload)
         if isinstance(payload, str):
-            return payload.encode()
+            try:
+                return payload.encode()
+            except UnicodeEncodeError as error:
+                raise PayloadError(f"the text has no UTF-8: {error.reason} at {error.start}") from None
         if payload is None:
             raise PayloadError("None is no payload: a message needs a body; send an empty dict, or do not send")
         kind = type(payload)
@@ -150,12 +156,24 @@ def _read_union(type_: Any) -> Reader:
 
 
 def describe_validation_error(error: ValidationError) -> str:
-    """Where and why, for each problem, without the values that were rejected."""
+    """Where and why, without the values that were rejected: of many problems the first, and cut where it is long."""
+    count = error.error_count()
+    if count > MANY_PROBLEMS:  # pydantic makes a dict of each of them, and a body may have a million
+        return f"{count} problems, too many to tell of"
     problems = error.errors(include_url=False, include_context=False, include_input=False)
-    return "; ".join(
-        f"{'.'.join(str(step) for step in problem['loc'])}: {problem['msg']}" if problem["loc"] else problem["msg"]
-        for problem in problems
-    )
+    told = "; ".join(_describe(problem) for problem in problems[:PROBLEMS_TOLD])
+    return told if count <= PROBLEMS_TOLD else f"{told}; and {count - PROBLEMS_TOLD} more problems"
+
+
+def _describe(problem: Any) -> str:
+    # The one text of pydantic's that repeats a value.
+    what = "Input tag is none of the expected tags" if problem["type"] == "union_tag_invalid" else problem["msg"]
+    where = ".".join(_cut(str(step), 100) for step in problem["loc"])
+    return _cut(f"{_cut(where, 500)}: {what}" if where else what, 1_000)
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[:length]}..."
 
 
 def _name(type_: Any) -> str:

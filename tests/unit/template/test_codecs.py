@@ -202,6 +202,27 @@ def test_structs_are_written_in_json_and_in_message_pack(converter: CodecMessage
         converter.from_body(b"{", bag)
 
 
+@pytest.mark.parametrize("content_type", ["application/json", MESSAGE_PACK])
+def test_a_struct_that_a_format_has_no_words_for_is_a_payload_error(content_type: str) -> None:
+    msgspec = pytest.importorskip("msgspec")
+    node = msgspec.defstruct("Node", [("value", Any)])
+    itself = node(None)
+    itself.value = itself
+    for payload in (node(object()), itself):
+        with pytest.raises(PayloadError, match=f"a payload of type Node cannot be written as {content_type}: "):
+            write_payload(CodecMessageConverter(), payload, content_type)
+    if content_type == MESSAGE_PACK:
+        with pytest.raises(PayloadError, match="serialize ints"):
+            write_payload(CodecMessageConverter(), node(2**70), content_type)
+
+
+def test_the_error_of_a_struct_repeats_no_value(converter: CodecMessageConverter) -> None:
+    msgspec = pytest.importorskip("msgspec")
+    flight = msgspec.defstruct("Flight", [("terminal", Terminal)])
+    with pytest.raises(PayloadError, match=r"is no Flight: Invalid enum value - at `\$\.terminal`$"):
+        converter.from_body(b'{"terminal":"4711 - at `"}', flight)
+
+
 def test_avro_drops_no_field_that_its_schema_has_not() -> None:
     pytest.importorskip("fastavro")
     without_letter = {"type": "record", "name": "Seat", "fields": SCHEMA["fields"][:1]}
@@ -262,6 +283,32 @@ class Reversed(PayloadCodec):
 
     def reader(self, type_: Any) -> Any:
         return lambda body: type_(body.decode()[::-1])
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("Application/X", "write it in lower case, without parameters"),
+        ("application/x; v=1", "write it in lower case, without parameters"),
+        ("", "write it in lower case, without parameters"),
+        ("application/json", r"which is written and read without one: let its is_of\(\) say of which types"),
+        ("application/x+json", r"which is written and read without one: let its is_of\(\) say of which types"),
+        ("application/x-reversed", "OneMore and Reversed are both codecs of application/x-reversed"),
+    ],
+)
+def test_a_codec_that_would_never_be_asked_is_refused(said: str, why: str) -> None:
+    class OneMore(Reversed):
+        content_type = said
+
+    OneMore.__qualname__ = "OneMore"
+    with pytest.raises(PayloadError, match=why):
+        CodecMessageConverter([OneMore(), Reversed()])
+
+
+def test_two_beans_of_avro_are_refused_and_their_types_not_written_as_json() -> None:
+    pytest.importorskip("fastavro")
+    with pytest.raises(PayloadError, match="AvroCodec and AvroCodec are both codecs of application/avro"):
+        CodecMessageConverter([AvroCodec({Seat: SCHEMA}), AvroCodec({Departure: "string"})])
 
 
 def test_a_codec_of_ones_own_is_known_by_its_content_type() -> None:

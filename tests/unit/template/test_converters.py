@@ -115,3 +115,28 @@ def test_a_payload_without_a_body_is_refused() -> None:
 def test_a_type_that_no_body_can_be_is_found_before_a_message_comes() -> None:
     with pytest.raises(PayloadError, match="no body can be read as"):
         converter.check(type("Plain", (), {}))
+
+
+def test_a_body_with_a_million_problems_has_a_short_error() -> None:
+    with pytest.raises(PayloadError, match=r"is no list.int.: 1000001 problems, too many to tell of") as caught:
+        converter.from_body(b'["a"' + b',"a"' * 1_000_000 + b"]", list[int])
+    assert len(str(caught.value)) < 200
+    with pytest.raises(PayloadError, match=r"9: Input should be a valid integer[^;]*; and 90 more problems$"):
+        converter.from_body(b'["a"' + b',"a"' * 99 + b"]", list[int])
+
+
+def test_a_long_name_in_a_body_is_cut_in_its_error() -> None:
+    with pytest.raises(PayloadError, match=r"k{100}\.\.\.: Input should be a valid integer") as caught:
+        converter.from_body(b'{"' + b"k" * 3_000_000 + b'":"a"}', dict[str, int])
+    assert len(str(caught.value)) < 300
+
+
+def test_the_error_of_a_tagged_union_repeats_no_value() -> None:
+    with pytest.raises(PayloadError, match="Input tag is none of the expected tags") as caught:
+        converter.from_body(b'{"kind":"4711"}', Annotated[Landed | Diverted, Field(discriminator="kind")])
+    assert "4711" not in str(caught.value)
+
+
+def test_text_without_utf_8_is_a_payload_error() -> None:
+    with pytest.raises(PayloadError, match="the text has no UTF-8: surrogates not allowed at 1"):
+        converter.to_body("a\ud800")
