@@ -83,7 +83,7 @@ def check_body(topic: str, body: bytes, max_bytes: int) -> None:
 
 def check_flag(flag: int) -> int:
     """The flag. Raises InvalidMessageError unless it is a signed 32-bit number."""
-    if not isinstance(flag, int) or not -0x8000_0000 <= flag <= 0x7FFF_FFFF:
+    if not isinstance(flag, int) or isinstance(flag, bool) or not -0x8000_0000 <= flag <= 0x7FFF_FFFF:
         raise InvalidMessageError(f"flag is {flag!r}; it must be a whole number of 32 bits, with its sign")
     return flag
 

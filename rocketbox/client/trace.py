@@ -16,7 +16,6 @@ that note no region, as those of 4.9 do, are traced when they are consumed as we
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from contextlib import suppress
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
@@ -73,8 +72,12 @@ class ProducerTrace:
         return result
 
     def _note(self, context: SendContext, result: SendResult, timestamp_ms: int, began: float) -> None:
-        with suppress(RemoteProtocolError):  # a garbled answer: the message is stored all the same
+        try:
             self._sent(context, result, timestamp_ms, began)
+        except RemoteProtocolError:
+            return  # a garbled answer: the message is stored all the same
+        except Exception as error:  # as well; who heard of it would send it again
+            self._dispatcher.cannot_add(len(context.messages), error)
 
     def _sent(self, context: SendContext, result: SendResult, timestamp_ms: int, began: float) -> None:
         messages = list(context.messages)
@@ -93,7 +96,7 @@ class ProducerTrace:
                     topic=topic,
                     msg_id=each.msg_id,
                     tags=message.tag,
-                    keys=" ".join(message.keys) or None,
+                    keys=_keys(message),
                     store_host=store_host,
                     body_length=len(message.body),
                     cost_ms=cost_ms,
@@ -111,7 +114,7 @@ class ProducerTrace:
         def ended(state: LocalTransactionState) -> None:
             if not transaction.from_check:
                 self._ended(
-                    topic, result.msg_id, message.tag, " ".join(message.keys) or None,
+                    topic, result.msg_id, message.tag, _keys(message),
                     self._store_host(result.broker_name), result.transaction_id or result.msg_id, state,
                     region_id=result.region_id, from_check=False,
                 )  # fmt: skip
@@ -173,6 +176,10 @@ class ProducerTrace:
 
     def _store_host(self, broker_name: str) -> str | None:
         return self._instance.routes.brokers.get(broker_name, {}).get(MASTER_ID)
+
+
+def _keys(message: Message) -> str | None:
+    return " ".join(message.keys) if message.keys else None
 
 
 def _type(message: Message, transaction: EndingTransaction | None) -> TracedType:

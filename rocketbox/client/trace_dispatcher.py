@@ -49,6 +49,7 @@ MAX_KEYS_CHARS = 8_000  # of the keys of one; all properties of a message have 3
 SEND_TIMEOUT = 5.0  # seconds for a trace message, with all its tries
 STOP_TIMEOUT = 5.0  # seconds at the end for what waits still
 LATE_STOP_TIMEOUT = 0.5  # the same, when it was not enough for another member of the client
+GOODBYE_TIMEOUT = 0.5  # seconds for that; brokers forget a client without it as well
 REMINDER_PERIOD = 60.0  # seconds between two warnings of the same kind
 
 
@@ -150,6 +151,7 @@ class TraceClient:
             traced.options,
             credentials=traced.options.credentials if traced.keys is None else _SameKeys(traced.keys),
             instance_name=DEFAULT_INSTANCE_NAME,  # a client of its own
+            shutdown_timeout=min(traced.options.shutdown_timeout, GOODBYE_TIMEOUT),
             namespace=None,  # Apache's: the trace topic is the same for all namespaces that are written before names
             send_middleware=(),
             consume_middleware=(),
@@ -213,6 +215,14 @@ class TraceDispatcher:
             self._some.set()
         elif len(waiting) == ENOUGH:
             self._enough.set()
+
+    def cannot_add(self, count: int, error: Exception) -> None:
+        """So many records cannot be made, for an error that nobody else is to hear of."""
+        self._dropped += count
+        self._log.tell(
+            logging.WARNING, self._clock.monotonic(), "not made",
+            "trace of group %s: %d records cannot be made: %s", self._member, count, self._traced.told(error),
+        )  # fmt: skip
 
     @property
     def counts(self) -> TraceCounts:

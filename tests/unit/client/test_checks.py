@@ -7,7 +7,7 @@ from enum import Enum
 
 import pytest
 
-from rocketbox.client.checks import check_body, check_group, check_topic, message_properties
+from rocketbox.client.checks import check_body, check_flag, check_group, check_topic, message_properties
 from rocketbox.client.options import ClientOptions, ProducerOptions
 from rocketbox.errors import ConfigurationError, InvalidGroupError, InvalidMessageError
 from rocketbox.message import Message, decode_properties
@@ -62,6 +62,11 @@ def test_properties_hold_keys_tag_id_and_wait() -> None:
         "TAGS": "UA",
         "DELAY": "3",
     }
+
+
+def test_a_flag_that_is_a_truth_value_is_refused() -> None:
+    with pytest.raises(InvalidMessageError, match="flag is True; it must be a whole number"):
+        check_flag(True)
 
 
 class Tag(str, Enum):  # noqa: UP042 # as code before Python 3.11 has it: formatted it is "Tag.PAID"

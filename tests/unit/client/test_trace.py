@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import zlib
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -25,7 +26,7 @@ from rocketbox.client.outcomes import Outcomes
 from rocketbox.client.trace import ConsumerTrace
 from rocketbox.client.trace_dispatcher import MAX_BODY_BYTES, MOST_WAITING, TraceCounts
 from rocketbox.errors import BatchFailed, NotDurableError, Reject
-from rocketbox.message import Message, MessageExt, SendResult, encode_properties
+from rocketbox.message import Message, MessageExt, SendResult, SendStatus, encode_properties
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.trace_records import (
@@ -366,6 +367,70 @@ async def test_a_tag_that_is_a_member_of_an_enum_costs_no_record() -> None:
         "paid",
         "other",
     ]
+
+
+class KeysOfASession(Sequence[str]):
+    """Keys that can be read no more after the send."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: Any) -> Any:
+        if self.is_closed:
+            raise ValueError("the session is closed")
+        return ["k"][index]
+
+
+async def test_a_record_that_cannot_be_made_fails_no_send_that_is_stored(caplog: pytest.LogCaptureFixture) -> None:
+    keys: Any = KeysOfASession()
+    none: Any = None
+    async with cluster_with() as cluster, producer_of(cluster, enable_msg_trace=True) as producer:
+        stored = cluster.broker.store
+
+        def on_send(request: RemotingCommand) -> Answer:
+            keys.is_closed = True
+            return stored(request)
+
+        cluster.broker.on_send = on_send
+        assert (await producer.send(Message("T", b"x", keys=keys))).status is SendStatus.SEND_OK
+        assert (await producer.send(Message("T", b"x", keys=none))).status is SendStatus.SEND_OK
+    assert producer.trace == TraceCounts(waiting=0, sent=1, dropped=1, failed=0)
+    assert "1 records cannot be made: the session is closed" in caplog.text
+
+
+async def seconds_of_stop(*, traced: bool) -> float:
+    """Of a producer whose broker has begun to answer nothing."""
+    async with cluster_with() as cluster:
+        clock: Any = cluster.clock
+
+        async def never() -> None:
+            await anyio.sleep_forever()
+
+        producer, went, began = producer_of(cluster, enable_msg_trace=traced), anyio.Event(), [0.0]
+
+        async def live() -> None:
+            async with producer:
+                await producer.send(Message("T", b"x"))
+                await settle(400)
+                await producer.send(Message("T", b"x"))
+                cluster.broker.on_send = lambda request: never()
+                cluster.broker.scripts[RequestCode.UNREGISTER_CLIENT] = lambda _, request: never()
+                began[0] = clock.monotonic()
+            went.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(live)
+            while not went.is_set():
+                await clock.advance(0.1)
+            return clock.monotonic() - began[0]  # type: ignore[no-any-return]
+    raise AssertionError
+
+
+async def test_a_silent_broker_holds_up_the_stop_by_little_more_than_the_rest_of_the_trace_may_take() -> None:
+    assert await seconds_of_stop(traced=True) - await seconds_of_stop(traced=False) <= 6.0
 
 
 async def test_sends_that_go_together_have_a_record_each() -> None:
