@@ -119,7 +119,7 @@ class MessageSpans:
                 ]
             try:
                 result = await call_next(context)
-            except Exception as error:
+            except BaseException as error:  # a cancellation as well
                 self._failed(span, error)
                 raise
             if result is not None:
@@ -188,6 +188,9 @@ class MessageSpans:
                 outcomes = await call_next(context)
             except Exception as error:
                 self._messages_failed(span, failures_of_error(messages, error))
+                raise
+            except BaseException as error:  # cancelled, for its time or by the stop; or it has exited
+                self._failed(span, error)
                 raise
             if outcomes is not None:
                 self._messages_failed(span, failures_of_result(messages, outcomes))
@@ -269,7 +272,7 @@ class MessageSpans:
         told = (told if self._mask is None else self._mask(told))[:SHOWN_CHARACTERS]
         self._log.tell(logging.WARNING, self._clock.monotonic(), what, "OpenTelemetry: %s: %s", what, told)
 
-    def _failed(self, span: Span, error: Exception) -> None:
+    def _failed(self, span: Span, error: BaseException) -> None:
         told = f"{type(error).__name__}: {safe_str(error)}"
         told = (told if self._mask is None else self._mask(told))[:SHOWN_CHARACTERS]
         try:
@@ -313,6 +316,6 @@ def _type_of(context: SendContext, message: Message) -> str:
     return "normal" if message.hash_key is None else "fifo"
 
 
-def _name_of(error: Exception) -> str:
+def _name_of(error: BaseException) -> str:
     kind = type(error)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -289,6 +289,35 @@ async def test_an_error_that_cannot_be_written_out_stays_what_it_was(spans: Span
     assert [span.status.status_code for span in spans.ended] == [StatusCode.ERROR]
 
 
+async def test_a_send_and_a_call_that_are_cancelled_or_exit_have_an_error(spans: Spans) -> None:
+    own = MessageSpans(tracer_provider=spans.provider)
+
+    async def waits(context: SendContext) -> None:
+        await anyio.sleep_forever()
+
+    async def exits(context: ConsumeContext) -> None:
+        raise SystemExit(1)
+
+    with anyio.move_on_after(0):
+        await own.send(SendContext("payers", [Message("orders", b"x")], timeout=1, retries=0), waits)
+    with pytest.raises(SystemExit):
+        await own.consume(
+            ConsumeContext(
+                "desk",
+                [
+                    MessageExt(
+                        (0, 0, 0, 0, 0, 1, 0, 0, 0, b"\x7f\0\0\1", 1, 0, b"\x7f\0\0\1", 2, 0, 0, 1), b"x", "orders", b""
+                    )
+                ],
+            ),
+            exits,
+        )
+    send, process = spans.ended
+    assert (send.status.status_code, process.status.status_code) == (StatusCode.ERROR, StatusCode.ERROR)
+    assert "Cancelled" in attributes(send)["error.type"]
+    assert attributes(process)["error.type"] == "SystemExit"
+
+
 async def test_errors_have_their_class_and_what_they_say_is_masked(tmp_path: Any, spans: Spans) -> None:
     def hide(text: str) -> str:
         return text.replace("hunter2", "***")
