@@ -12,7 +12,8 @@ from rocketbox.protocol.request_reply import ERROR_CLASS, TAKES_ERRORS
 __all__ = ["as_message"]
 
 OF_ITS_FIRST_WAY = RESERVED_PROPERTIES | {
-    *(Property.TRANSACTION_ID, "TRANSACTION_CHECK_TIMES"),
+    *(Property.TRANSACTION_ID, "TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS"),
+    *("TIMER_ROLL_LABEL", "INNER_NUM", "INNER_BASE"),
     *(TAKES_ERRORS, ERROR_CLASS),
     Property.SHARDING_KEY,  # said by the hash key
 }

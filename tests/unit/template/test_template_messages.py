@@ -181,6 +181,10 @@ def test_a_message_that_came_is_sent_on_with_what_belongs_to_it(template: Rocket
             "TTL": "3000",
             "__transactionId__": "id",
             "TRANSACTION_CHECK_TIMES": "2",
+            "CHECK_IMMUNITY_TIME_IN_SECONDS": "60",
+            "TIMER_ROLL_LABEL": "1",
+            "INNER_NUM": "32",
+            "INNER_BASE": "64",
             "REAL_TOPIC": "departures",
         }
     )
