@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -84,3 +85,22 @@ def test_a_value_that_a_field_does_not_hold_is_refused_without_it(row: Any) -> N
 
 def test_what_is_left_of_a_body_is_told() -> None:
     assert AvroBodies("int").read(b"\x02\x00") == (1, True)
+
+
+@pytest.mark.parametrize(
+    "kind", [{"type": "bytes"}, {"type": "fixed", "name": "Money", "size": 16}], ids=["bytes", "fixed"]
+)
+def test_a_decimal_longer_than_its_precision_is_refused_and_not_rounded(kind: dict[str, Any]) -> None:
+    money = {**kind, "logicalType": "decimal", "precision": 4, "scale": 2}
+    bodies = AvroBodies(["null", {"type": "record", "name": "Fee", "fields": [{"name": "fee", "type": money}]}])
+    for fee in (Decimal("99.99"), Decimal("-99.99"), Decimal("0.00")):
+        assert bodies.read(bodies.write({"fee": fee})) == ({"fee": fee}, False)
+    number = (1_234_567).to_bytes(16, signed=True)
+    with pytest.raises(ValueError, match="a decimal is longer than its precision"):
+        bodies.read(b"\x02" + (b"\x20" if kind["type"] == "bytes" else b"") + number)
+
+
+def test_a_long_decimal_is_refused_at_once() -> None:
+    bodies = AvroBodies({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2})
+    with pytest.raises(ValueError, match="a decimal is longer than its precision"):  # 42 s, where it is read
+        bodies.read(b"\xc0\xcf\x24" + b"\x7f" * 300_000)
