@@ -174,10 +174,33 @@ def within(option: str, place: Place, queue: MessageQueue, offset: int, end: int
 
 
 async def offset_at(admin: Admin, queue: MessageQueue, time_ms: int) -> int:
-    """The offset of the first message stored at a time or later; the end of the queue when there is none."""
+    """The offset of the first message stored at a time or later; the end of the queue when there is none.
+
+    Apache 4.9 answers with the message that is nearest: it may be an older one, the last of all for a late time, and of
+    several that were stored in the same millisecond it is any (``ConsumeQueue.getOffsetInQueueByTime``).
+    """
     found = await admin.search_offset(queue, time_ms)
-    # Apache 4.9 answers with the message that is nearest, so it may be an older one: the last of all, for a late time.
-    result = await look_at(admin, queue, found)
-    if result and any(m.queue_offset == found and m.store_timestamp_ms < time_ms for m in result.messages):
+    stored = await _stored_at(admin, queue, found)
+    if stored is not None and stored < time_ms:
         return found + 1
-    return found
+    first, low, step = found, found, 1
+    while low == first > 0:  # back in longer and longer steps, as long as they lead to one of that time or later
+        low = max(0, first - step)
+        stored = await _stored_at(admin, queue, low)
+        if stored is not None and stored >= time_ms:
+            first, step = low, step * 2
+    while first - low > 1:
+        middle = (low + first) // 2
+        stored = await _stored_at(admin, queue, middle)
+        if stored is not None and stored >= time_ms:
+            first = middle
+        else:
+            low = middle
+    return first
+
+
+async def _stored_at(admin: Admin, queue: MessageQueue, offset: int) -> int | None:
+    """When the message at an offset was stored (epoch ms); None where there is none that can be read."""
+    result = await look_at(admin, queue, offset)
+    times = (m.store_timestamp_ms for m in (result.messages if result else ()) if m.queue_offset == offset)
+    return next(times, None)

@@ -15,7 +15,7 @@ import anyio
 
 from rocketbox.client import Admin, ClientOptions, Credentials, CredentialsProvider, MQClientInstance, Producer
 from rocketbox.client.api.answers import ask
-from rocketbox.errors import AccessDeniedError
+from rocketbox.errors import AccessDeniedError, BrokerError
 from rocketbox.protocol.command import RemotingCommand
 from tests.conformance.apache import ApacheServers, apache_servers, home
 from tests.conformance.secured import TlsFiles
@@ -107,6 +107,8 @@ class AclServers:
                         if not error.wrong_keys:
                             return
                         await anyio.sleep(0.1)
+                    except BrokerError:
+                        return  # it took the keys, and fails in its first second, when there are no figures to show
                     else:
                         return
 
