@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["safe_repr", "safe_str"]
+__all__ = ["one_line", "safe_repr", "safe_str"]
 
 
 def safe_repr(value: object) -> str:
@@ -21,6 +21,11 @@ def safe_repr(value: object) -> str:
 def safe_str(value: object) -> str:
     """``str(value)``, or what it is and why that failed."""
     return _written(str, value)
+
+
+def one_line(text: str) -> str:
+    """What a peer has written, for a line of the log: what is not to be seen is escaped, so that it begins no other."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def _written(write: Callable[[object], str], value: object) -> str:

@@ -139,10 +139,14 @@ class AccessControl:
         """Whether a request that came over a connection was signed by this key's user."""
         return any(account.name == access_key for account in connection.attributes.get(_PROVED, ()))
 
-    def user_of(self, request: RemotingCommand) -> Account | None:
-        """Who has signed a request that :meth:`guard` has let through; None for one that needed no signature."""
+    def user_of(self, connection: Connection, request: RemotingCommand) -> Account | None:
+        """Who has signed a request that :meth:`guard` has let through; None for one that needed no signature, whatever
+        access key it names: nobody has looked whether that signs it.
+        """
         access_key = request.ext_fields.get(ACCESS_KEY)
-        return None if access_key is None else self.find(access_key)
+        if access_key is None or self.accounts.trusts(_host(connection), access_key):
+            return None
+        return self.find(access_key)
 
     def _authenticate(self, access_key: str, request: RemotingCommand) -> Account | None:
         account = self.find(access_key) if len(access_key) <= LONGEST_KEY else None

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from rocketbox.autoconfigure.properties import LoggingProperties
 from rocketbox.boot.log_masking import extra_of, mask_handlers, mask_records
 from rocketbox.client.middleware import ConsumeContext
-from rocketbox.safe_repr import safe_repr
+from rocketbox.safe_repr import one_line, safe_repr
 from rocketbox.template.unawaited import current_call
 
 __all__ = ["JsonFormatter", "TextFormatter", "handled_message", "set_up_logging"]
@@ -40,7 +40,9 @@ class TextFormatter(logging.Formatter):
         if self._colour and (code := COLOURS.get(record.levelno)):
             line = line.replace(record.levelname, f"\x1b[{code}m{record.levelname}\x1b[0m", 1)
         handled = None if record.name.startswith("rocketbox.") else handled_message()
-        return f"{line} [{', '.join(f'{name} {value}' for name, value in handled.items())}]" if handled else line
+        if not handled:
+            return line
+        return f"{line} [{', '.join(f'{name} {one_line(str(value))}' for name, value in handled.items())}]"
 
 
 class JsonFormatter(logging.Formatter):

@@ -31,7 +31,7 @@ __all__ = [
     "secrets_of",
 ]
 
-_KEY = r"(?:access|private|api|signing|encryption|account|shared[-_.]?access)[-_.]?key"
+_KEY = r"(?:access|secret|private|api|signing|encryption|account|shared[-_.]?access)[-_.]?key"
 _SECRET_NAME = re.compile(
     rf"secret|passw(or)?d|passphrase|pwd\b|token(?![a-z])|credential|{_KEY}"
     r"|(?<![a-z])(auth|authorization|jwt|pem)$",  # as a word, and the last one: auth-method is none

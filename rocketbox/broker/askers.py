@@ -10,6 +10,7 @@ Source: own design; Apache's broker hands a reply to whoever has said the client
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
 from typing import Final
 
@@ -21,7 +22,7 @@ __all__ = ["ASKS_FOR_REPLY", "Askers"]
 ASKS_FOR_REPLY: Final = REPLY_TO_CLIENT.encode()
 """The property by which a message is a request."""
 _CORRELATION_ID = CORRELATION_ID.encode()
-_LONGEST_ID = 128  # bytes of an id; a UUID has 36
+_LONGEST_ID = 128  # bytes of an id that is kept as it is; a UUID has 36
 
 
 class Askers:
@@ -30,6 +31,7 @@ class Askers:
     def __init__(self, most: int) -> None:
         self._most = most
         self._users: OrderedDict[bytes, str] = OrderedDict()
+        self._ids: dict[str, OrderedDict[bytes, None]] = {}  # of each user
         self.forgotten = 0
         """Requests of which there was no more room to know: their replies go by the client id alone."""
 
@@ -38,15 +40,37 @@ class Askers:
 
     def note(self, properties: bytes, user: str) -> None:
         """A message with these properties was signed by ``user``."""
-        correlation_id = find_property(properties, _CORRELATION_ID)
-        if not correlation_id or len(correlation_id) > _LONGEST_ID or correlation_id in self._users:
+        correlation_id = _id_of(properties)
+        if not correlation_id or correlation_id in self._users:
             return
-        if len(self._users) >= self._most:
-            self._users.popitem(last=False)
-            self.forgotten += 1
+        own = self._ids.setdefault(user, OrderedDict())
+        own[correlation_id] = None
         self._users[correlation_id] = user
+        if len(self._users) > self._most:
+            self._forget(user)
+
+    def _forget(self, user: str) -> None:
+        """Make room: of who has more than his share his own oldest, so that nobody pushes others out."""
+        if len(self._ids[user]) * len(self._ids) > self._most:
+            correlation_id, _ = self._ids[user].popitem(last=False)
+        else:
+            correlation_id = next(iter(self._users))
+            user = self._users[correlation_id]
+            del self._ids[user][correlation_id]
+        if not self._ids[user]:
+            del self._ids[user]
+        del self._users[correlation_id]
+        self.forgotten += 1
 
     def user_of(self, properties: bytes) -> str | None:
         """Who has sent the request that a reply with these properties answers, if that is known here."""
-        correlation_id = find_property(properties, _CORRELATION_ID)
+        correlation_id = _id_of(properties)
         return None if correlation_id is None else self._users.get(correlation_id)
+
+
+def _id_of(properties: bytes) -> bytes | None:
+    """The correlation id; of a long one a digest, which is longer than any other that is kept."""
+    found = find_property(properties, _CORRELATION_ID)
+    if found is None or len(found) <= _LONGEST_ID:
+        return found
+    return b"%b%b" % (found[:_LONGEST_ID], hashlib.sha256(found).digest())

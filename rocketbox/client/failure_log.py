@@ -11,7 +11,7 @@ from rocketbox.clock import Clock
 from rocketbox.errors import Reject, RetryLater
 from rocketbox.frames import users_traceback
 from rocketbox.message import MessageExt
-from rocketbox.safe_repr import safe_repr, safe_str
+from rocketbox.safe_repr import one_line, safe_repr, safe_str
 from rocketbox.tasks import Supervisor
 
 __all__ = ["PERIOD", "FailureLog", "describe_message"]
@@ -23,9 +23,9 @@ PERIOD = 60.0  # seconds in which failures of one kind are one line, and one wit
 
 def describe_message(message: MessageExt) -> str:
     """Which message it is, as a log names it: id, topic, keys, and where it is stored."""
-    keys = f", KEYS {' '.join(message.keys)}" if message.keys else ""
+    keys = f", KEYS {one_line(' '.join(message.keys))}" if message.keys else ""
     place = f"offset {message.queue_offset} of {message.broker_name}/{message.queue_id}"
-    return f"message {message.msg_id} of {message.topic} ({place}{keys})"
+    return f"message {one_line(message.msg_id)} of {message.topic} ({place}{keys})"
 
 
 class _Kind:

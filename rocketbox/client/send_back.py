@@ -26,6 +26,7 @@ from rocketbox.client.sending import Sender
 from rocketbox.errors import AccessDeniedError, NotDurableError, RocketBoxError
 from rocketbox.message import MessageExt, Property, decode_properties
 from rocketbox.protocol.codes import MessageSysFlag, retry_topic
+from rocketbox.safe_repr import one_line
 
 __all__ = ["DEFAULT_MAX_RECONSUME_TIMES", "FIRST_RETRY_LEVEL", "SendBack"]
 
@@ -92,7 +93,9 @@ class SendBack:
         try:
             await self._send(message, properties, timed=True)
         except RocketBoxError as error:
-            _log.debug("group %s: message %s goes back by a delay level: %s", self._group, message.msg_id, error)
+            _log.debug(
+                "group %s: message %s goes back by a delay level: %s", self._group, one_line(message.msg_id), error
+            )
             return False
         return True
 

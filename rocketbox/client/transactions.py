@@ -55,6 +55,7 @@ from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import CheckTransactionStateRequestHeader
 from rocketbox.protocol.prepared_sends import SendRequest, with_sys_flag
 from rocketbox.remoting.connection import Connection
+from rocketbox.safe_repr import one_line
 
 __all__ = ["LocalWork", "Transaction", "TransactionSendResult", "Transactions"]
 
@@ -418,7 +419,9 @@ class Transactions:
                 timeout=CHECK_ANSWER_TIMEOUT,
             )  # fmt: skip
         except RocketBoxError as failure:
-            _log.warning("the broker at %s was not told of transaction %s: %s", address, message.msg_id, failure)
+            _log.warning(
+                "the broker at %s was not told of transaction %s: %s", address, one_line(message.msg_id), failure
+            )
 
     def _shown(self, error: BaseException) -> str:
         text = f"{type(error).__name__}: {self._instance.told(error)}"[:SHOWN_CHARACTERS]

@@ -59,7 +59,7 @@ class AccessHandler:
         info = dataclasses.replace(decode_user(request.body), username=name)
 
         def create() -> int:
-            if (info.user_type or "").lower() == "super" and not self._by_super_user(request):
+            if (info.user_type or "").lower() == "super" and not self._by_super_user(connection, request):
                 raise UserError("The super user can only be create by super user", ResponseCode.SYSTEM_ERROR)
             return self._users.create(info)
 
@@ -71,9 +71,9 @@ class AccessHandler:
         info = dataclasses.replace(decode_user(request.body), username=name)
 
         def update() -> int:
-            if (info.user_type or "").lower() == "super" and not self._by_super_user(request):
+            if (info.user_type or "").lower() == "super" and not self._by_super_user(connection, request):
                 raise UserError("The super user can only be update by super user", ResponseCode.SYSTEM_ERROR)
-            self._check_may_touch(request, self._users.get(name))
+            self._check_may_touch(connection, request, self._users.get(name))
             return self._users.update(info)
 
         return await self._change(connection, request, update, f"user {name!a} was changed")
@@ -83,7 +83,7 @@ class AccessHandler:
         name = request.ext_fields.get("username", "")
 
         def delete() -> int:
-            self._check_may_touch(request, self._users.get(name))
+            self._check_may_touch(connection, request, self._users.get(name))
             return self._users.delete(name)
 
         return await self._change(connection, request, delete, f"user {name!a} was deleted")
@@ -146,14 +146,14 @@ class AccessHandler:
             return RemotingCommand.response(error.code, str(error))
         except StoreError as error:
             return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, str(error))
-        by = self._access.user_of(request)
+        by = self._access.user_of(connection, request)
         _log.info("%s by %s from %s", what, "somebody" if by is None else ascii(by.name), connection.remote_address)
         return RemotingCommand.response()
 
-    def _by_super_user(self, request: RemotingCommand) -> bool:
-        user = self._access.user_of(request)
+    def _by_super_user(self, connection: Connection, request: RemotingCommand) -> bool:
+        user = self._access.user_of(connection, request)
         return user is not None and user.is_super
 
-    def _check_may_touch(self, request: RemotingCommand, user: User | None) -> None:
-        if user is not None and user.is_super and not self._by_super_user(request):
+    def _check_may_touch(self, connection: Connection, request: RemotingCommand, user: User | None) -> None:
+        if user is not None and user.is_super and not self._by_super_user(connection, request):
             raise UserError("The super user can only be update by super user")

@@ -22,6 +22,7 @@ from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
 from rocketbox.protocol.headers import DeleteSubscriptionGroupRequestHeader, PagedListRequestHeader
 from rocketbox.remoting.connection import Connection, RequestHandler
+from rocketbox.safe_repr import one_line
 
 __all__ = ["GroupHandler"]
 
@@ -118,5 +119,5 @@ class GroupHandler:
             await self._groups.written(change)
         except StoreError as error:
             return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, str(error))
-        _log.info("group %s was deleted by %s", header.group_name, peer)
+        _log.info("group %s was deleted by %s", one_line(header.group_name), peer)
         return RemotingCommand.response()

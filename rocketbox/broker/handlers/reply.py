@@ -228,7 +228,7 @@ class _Push:
 
     def set_result(self, answer: RemotingCommand, /) -> None:
         if answer.code != ResponseCode.SUCCESS:
-            _log.debug("%s refuses a reply: code %d, %s", self._asker.remote_address, answer.code, answer.remark)
+            _log.debug("%s refuses a reply: code %d, %a", self._asker.remote_address, answer.code, answer.remark)
         self._end(answer.code == ResponseCode.SUCCESS)
 
     def set_exception(self, error: RemotingError, /) -> None:

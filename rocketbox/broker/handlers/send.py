@@ -149,11 +149,9 @@ class SendHandler:
             properties = remove_properties(properties, _REPLACED_PROPERTIES)
         elif properties and properties[-1] != 2:
             properties += b"\x02"
-        if self._context.access is not None and ASKS_FOR_REPLY in properties:
-            user = self._context.access.user_of(request)
-            if user is not None:
-                self._context.askers.note(properties, user.name)
         topic = head.topic
+        if not topic.startswith(RETRY_PREFIX):  # else a consumer sends it, who is not the one that asks
+            self._note_asker(connection, request, properties)
         if topic.startswith(RETRY_PREFIX):
             topic, queue_id, properties = rules.redirect_retry(request, head, queue_id, properties, connection)
         uniq_key = find_property(properties, b"UNIQ_KEY")
@@ -185,6 +183,13 @@ class SendHandler:
             result = self._puts.put(message, PutOrigin.SEND)
         return self._answers.answer(connection, request, result, topic, queue_id, uniq_key, wait=wait)
 
+    def _note_asker(self, connection: Connection, request: RemotingCommand, properties: bytes) -> None:
+        """Remember whose request a message is, if it is one, and its user has signed it."""
+        if self._context.access is not None and ASKS_FOR_REPLY in properties:
+            user = self._context.access.user_of(connection, request)
+            if user is not None:
+                self._context.askers.note(properties, user.name)
+
     def _send_batch(
         self,
         connection: Connection,
@@ -198,6 +203,8 @@ class SendHandler:
         """Put all messages of a batch, each with exactly the properties it came with (as 5.5.0 does)."""
         topic = head.topic
         elements = self._rules.read_batch(topic, properties, request.body)
+        for element in elements:
+            self._note_asker(connection, request, element.properties)
         host = born_host(connection)
         result = self._puts.put_batch(
             [

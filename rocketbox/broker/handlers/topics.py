@@ -22,6 +22,7 @@ from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import CreateTopicRequestHeader, DeleteTopicRequestHeader, PagedListRequestHeader
 from rocketbox.protocol.registration_bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from rocketbox.remoting.connection import Connection, RequestHandler
+from rocketbox.safe_repr import one_line
 
 __all__ = ["TopicHandler"]
 
@@ -151,11 +152,11 @@ class TopicHandler:
             self._held_pulls.wake_topic(name)
             await self._topics.change_written(change)
         except (StoreError, OSError, TimeoutError) as error:
-            _log.error("topic %s could not be deleted: %s", name, error)
+            _log.error("topic %s could not be deleted: %s", one_line(name), error)
             return RemotingCommand.response(
                 ResponseCode.SYSTEM_ERROR, f"topic {name} is not deleted for certain, try again: {error}"
             )
-        _log.info("topic %s was deleted by %s", name, peer)
+        _log.info("topic %s was deleted by %s", one_line(name), peer)
         return RemotingCommand.response()
 
     def _was_there(self, name: str) -> bool:

@@ -52,7 +52,7 @@ class TransactionHandler:
         """End the transaction whose half message the header names."""
         header = EndTransactionRequestHeader.decode(request.ext_fields)
         if header.commit_or_rollback == UNKNOWN:
-            _log.debug("transaction %s is not decided yet: %s", header.msg_id, request.remark)
+            _log.debug("transaction %a is not decided yet: %a", header.msg_id, request.remark)
             return RemotingCommand.response()
         if header.commit_or_rollback not in ENDS:
             return RemotingCommand.response(
@@ -82,7 +82,7 @@ class TransactionHandler:
         try:
             return self._end(connection, request, header, record)
         except Refused as refused:
-            _log.debug("transaction %s does not end now: %s", header.msg_id, refused.remark)
+            _log.debug("transaction %a does not end now: %s", header.msg_id, refused.remark)
             return refused.response()
         except (InvalidMessageError, RemoteProtocolError) as error:
             return RemotingCommand.response(ResponseCode.MESSAGE_ILLEGAL, str(error))

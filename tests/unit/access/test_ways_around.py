@@ -15,7 +15,7 @@ from rocketbox.broker.options import read_broker_options
 from rocketbox.clock import RealClock
 from rocketbox.protocol.codes import RequestCode as C
 from rocketbox.protocol.command import RemotingCommand
-from rocketbox.protocol.stored_message import StoredMessage, decode_messages, encode_stored_message
+from rocketbox.protocol.stored_message import StoredMessage, decode_messages, encode_batch, encode_stored_message
 from rocketbox.remoting.acl import RequestSigner
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.connection import Connection
@@ -289,8 +289,31 @@ REPLY = "CORRELATION_ID\x01c\x02REPLY_TO_CLIENT\x01asker\x02MSG_TYPE\x01reply\x0
 REPLY_FIELDS = {"a": "g", "b": "DefaultCluster_REPLY_TOPIC", "c": "TBW102", "d": 4, "e": 0, "g": 1, "i": REPLY}
 
 
+async def test_who_signs_where_nobody_has_to_gets_his_replies(tmp_path: Path) -> None:
+    """At an address of plain_acl.yml's white list, where no signature is looked at, so that it says nothing."""
+    (tmp_path / "plain_acl.yml").write_text(f"globalWhiteRemoteAddresses: [127.0.0.1]{PLAIN_ACL}")
+    plain: dict[str, object] = {"acl-enable": True, "acl-file": str(tmp_path / "plain_acl.yml")}
+    async with broker_with_access(plain) as users:
+        admin = await users.wire(ADMIN)
+        assert (await admin.send("quotes")).code == 0
+        asker = Member(users, "curious", client_id="asker")
+        async with asker.client:
+            await asker.say()
+            request = RemotingCommand.request(C.SEND_MESSAGE_V2, ASKING, b"?")
+            assert (await asker.client.request(asker.address, request, timeout=PATIENCE)).code == 0
+            assert (await admin.broker(C.SEND_REPLY_MESSAGE_V2, REPLY_FIELDS, b"shown")).code == 0
+            assert len(asker.heard) == 1
+
+
+BATCH = encode_batch([(0, b"?", REQUEST.encode())])
+ASKING_IN_A_BATCH = {**ASKING, "i": "", "m": "true"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "body"), [(ASKING, b"?"), (ASKING_IN_A_BATCH, BATCH)], ids=["a request", "requests in a batch"]
+)
 async def test_a_reply_goes_to_who_has_sent_the_request_though_others_said_his_id_before(
-    users: UserWires, admin: BrokerWire
+    fields: dict[str, str], body: bytes, users: UserWires, admin: BrokerWire
 ) -> None:
     """As when they wait until he connects anew, or the broker was started again."""
     for name in ("asker", "curious"):
@@ -302,7 +325,8 @@ async def test_a_reply_goes_to_who_has_sent_the_request_though_others_said_his_i
             await spy.say()
             await asker.say()
             for member in (asker, spy):  # who has read the correlation id comes too late with it
-                request = RemotingCommand.request(C.SEND_MESSAGE_V2, ASKING, b"?")
+                code = C.SEND_MESSAGE_V2 if fields is ASKING else C.SEND_BATCH_MESSAGE
+                request = RemotingCommand.request(code, fields, body)
                 assert (await member.client.request(member.address, request, timeout=PATIENCE)).code == 0
             assert (await admin.broker(C.SEND_REPLY_MESSAGE_V2, REPLY_FIELDS, b"hidden")).code == 0
             assert (len(asker.heard), len(spy.heard)) == (1, 0)

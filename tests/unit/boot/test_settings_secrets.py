@@ -60,6 +60,7 @@ def secrets(settings: Settings) -> set[str]:
         ("lake: {api-key: hunter2, fs.s3a.access.key: hunter3}", {}, {}, {"hunter2", "hunter3"}),
         ("bank: {url: 'db://user:hunter2@host/x'}", {}, {}, {"hunter2"}),
         ("bank: {url: 'db:host=x;password=hunter2;user=y'}", {}, {}, {"hunter2"}),
+        ("bank: {url: 'db:host=x;secretKey=hunter2;secret_key=hunter3'}", {}, {}, {"hunter2", "hunter3"}),
         ("bank: {url: 'db://${DB_PASSWORD}'}", {"DB_PASSWORD": "hunter2"}, {}, {"hunter2"}),
         ("bank: {url: 'db://${DB_TOKEN:hunter2}'}", {}, {}, {"hunter2"}),
         ("bank: {url: '${PWD}/x'}", {"PWD": "/home/desk"}, {}, set()),

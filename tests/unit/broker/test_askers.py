@@ -25,10 +25,31 @@ def test_the_oldest_are_forgotten_and_counted() -> None:
     assert known == [2, 3, 4]
 
 
+def test_nobody_pushes_out_the_requests_of_others() -> None:
+    askers = Askers(10)
+    for number in range(3):
+        askers.note(request(f"a{number}"), "a")
+    for number in range(100):
+        askers.note(request(f"b{number}"), "b")
+    assert (len(askers), askers.forgotten) == (10, 93)
+    assert [askers.user_of(request(f"a{number}")) for number in range(3)] == ["a"] * 3
+    assert [number for number in range(100) if askers.user_of(request(f"b{number}"))] == list(range(93, 100))
+    for number in range(3, 50):
+        askers.note(request(f"a{number}"), "a")
+    assert len(askers) == 10
+    assert [number for number in range(50) if askers.user_of(request(f"a{number}"))] == list(range(45, 50))
+
+
+def test_long_ids_are_told_apart_and_take_no_more_room() -> None:
+    askers = Askers(10)
+    for end in "ab":
+        askers.note(request("x" * 100_000 + end), end)
+    assert [askers.user_of(request("x" * 100_000 + end)) for end in "abc"] == ["a", "b", None]
+
+
 def test_an_id_that_is_none_is_not_kept() -> None:
     askers = Askers(3)
-    for correlation_id in ("", "x" * 1_000):
-        askers.note(request(correlation_id), "somebody")
+    askers.note(request(""), "somebody")
     askers.note(b"REPLY_TO_CLIENT\x01c\x02", "somebody")
     assert len(askers) == 0
     assert askers.user_of(b"") is None

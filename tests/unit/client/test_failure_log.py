@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from rocketbox.client import ClientOptions, ConsumerOptions, PushConsumer
+from rocketbox.client.failure_log import describe_message
 from rocketbox.message import ConsumeFromWhere, MessageExt
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
@@ -100,3 +101,12 @@ async def test_a_commit_that_keeps_failing_is_told_once_a_minute(
         with caplog.at_level(logging.WARNING, "rocketbox.client.offset_store"):
             await setting.clock.advance(90)
         assert len(told(caplog, "offset_store")) == 2
+
+
+def test_nothing_that_a_sender_writes_begins_a_line_of_the_log() -> None:
+    forged = "\n2026-11-23 00:00:00,000 ERROR rocketbox: forged"
+    fields = (0, 0, 0, 0, 0, 7, 0, 0, 0, b"", 0, 0, b"", 0, 0, 0, 1)
+    message = MessageExt(fields, b"x", "T", f"UNIQ_KEY\x01é{forged}\x02KEYS\x01k{forged}\x02".encode(), "broker-a")
+    text = describe_message(message)
+    assert text.splitlines() == [text]
+    assert text.startswith("message é\\n2026-11-23 00:00:00,000 ERROR rocketbox: forged of T (offset 7 of broker-a/0, ")
