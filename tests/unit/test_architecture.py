@@ -48,8 +48,8 @@ LADDER: dict[str, str] = {
     "listeners": "declarations errors clock tasks hints message marks protocol remoting client template",
     "access": "errors clock rare_log message protocol remoting",
     "nameserver": "errors clock tasks rare_log message protocol remoting access",
-    "broker": "declarations errors clock tasks rare_log blocking loops waiters message storage protocol remoting "
-    "access",
+    "broker": "declarations errors clock tasks rare_log safe_repr blocking loops waiters message storage protocol "
+    "remoting access",
     "local_servers": "",
     "embedded": "declarations errors clock tasks blocking loops local_servers message storage protocol remoting "
     "nameserver broker",
