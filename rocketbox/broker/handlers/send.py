@@ -150,10 +150,10 @@ class SendHandler:
         elif properties and properties[-1] != 2:
             properties += b"\x02"
         topic = head.topic
-        if not topic.startswith(RETRY_PREFIX):  # else a consumer sends it, who is not the one that asks
-            self._note_asker(connection, request, properties)
         if topic.startswith(RETRY_PREFIX):
             topic, queue_id, properties = rules.redirect_retry(request, head, queue_id, properties, connection)
+        else:  # what a consumer sends to be retried is no request of its own
+            self._note_asker(connection, request, properties)
         uniq_key = find_property(properties, b"UNIQ_KEY")
         if uniq_key is None:
             uniq_key = self._uniq_ids.next(self._clock.time_ms()).encode()
