@@ -183,16 +183,19 @@ async def offset_at(admin: Admin, queue: MessageQueue, time_ms: int) -> int:
     stored = await _stored_at(admin, queue, found)
     if stored is not None and stored < time_ms:
         return found + 1
+
+    async def is_late_enough(offset: int) -> bool:
+        stored = await _stored_at(admin, queue, offset)
+        return stored is not None and stored >= time_ms
+
     first, low, step = found, found, 1
     while low == first > 0:  # back in longer and longer steps, as long as they lead to one of that time or later
         low = max(0, first - step)
-        stored = await _stored_at(admin, queue, low)
-        if stored is not None and stored >= time_ms:
+        if await is_late_enough(low):
             first, step = low, step * 2
     while first - low > 1:
         middle = (low + first) // 2
-        stored = await _stored_at(admin, queue, middle)
-        if stored is not None and stored >= time_ms:
+        if await is_late_enough(middle):
             first = middle
         else:
             low = middle
