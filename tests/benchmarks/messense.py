@@ -30,6 +30,7 @@ VERSION = "0.4.4"
 BODY = b"x" * 1024
 BATCH = 32
 SECONDS = 600
+TRIES = 5
 FOLDER = Path(__file__).parents[2] / ".rocketbox" / f"messense-{VERSION}"
 
 
@@ -76,7 +77,9 @@ def _batches(library: Any, producer: Any, topic: str, messages: int) -> None:
         producer.send_batch([_message(library, topic, first + index) for index in range(BATCH)])
 
 
-MESSENSE: dict[str, Callable[[Any, Any, str, int], None]] = {
+Load = Callable[[Any, Any, str, int], None]
+
+MESSENSE: dict[str, Load] = {
     "messense send, 8 threads": partial(_in_threads, 8),
     "messense send, 20 threads": partial(_in_threads, 20),
     "messense one-way": _one_way,
@@ -123,6 +126,20 @@ def measure_messense(
     return result
 
 
+def _warm_up(library: Any, producer: Any, topic: str, messages: int, send: Load) -> None:
+    """Its first message makes the topic, of which its other threads may see no route for a moment."""
+    failure = import_module("rocketmq.exceptions").ProducerException
+    producer.send_sync(_message(library, topic, 0))
+    for tries_left in reversed(range(TRIES)):
+        try:
+            send(library, producer, topic, messages)
+            break
+        except failure as error:
+            if not tries_left or "No route info" not in str(error):
+                raise
+            time.sleep(1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("load", choices=MESSENSE)
@@ -139,8 +156,7 @@ def main() -> None:
     producer.set_namesrv_addr(arguments.name_server)
     producer.start()
     send = MESSENSE[arguments.load]
-    producer.send_sync(_message(library, arguments.topic, 0))  # makes the topic
-    send(library, producer, arguments.topic, arguments.warm_up)
+    _warm_up(library, producer, arguments.topic, arguments.warm_up, send)
     began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
     send(library, producer, arguments.topic, arguments.messages)
     seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
