@@ -30,7 +30,7 @@ VERSION = "0.4.4"
 BODY = b"x" * 1024
 BATCH = 32
 SECONDS = 600
-TRIES = 5
+TRIES = 50
 FOLDER = Path(__file__).parents[2] / ".rocketbox" / f"messense-{VERSION}"
 
 
@@ -40,6 +40,19 @@ def _message(library: Any, topic: str, number: int) -> Any:
     message.set_keys(f"k{number}")
     message.set_body(BODY)
     return message
+
+
+def _send_sync(producer: Any, message: Any) -> None:
+    """While its client reads a route anew, each 30 seconds, its other threads may see none."""
+    failure = import_module("rocketmq.exceptions").ProducerException
+    for tries_left in reversed(range(TRIES)):
+        try:
+            producer.send_sync(message)
+            break
+        except failure as error:
+            if not tries_left or "No route info" not in str(error):
+                raise
+            time.sleep(0.1)
 
 
 def _in_threads(threads: int, library: Any, producer: Any, topic: str, messages: int) -> None:
@@ -53,7 +66,7 @@ def _in_threads(threads: int, library: Any, producer: Any, topic: str, messages:
     def send_all() -> None:
         try:
             while (number := next_number()) is not None:
-                producer.send_sync(_message(library, topic, number))
+                _send_sync(producer, _message(library, topic, number))
         except BaseException as error:
             failed.append(error)
 
@@ -126,20 +139,6 @@ def measure_messense(
     return result
 
 
-def _warm_up(library: Any, producer: Any, topic: str, messages: int, send: Load) -> None:
-    """Its first message makes the topic, of which its other threads may see no route for a moment."""
-    failure = import_module("rocketmq.exceptions").ProducerException
-    producer.send_sync(_message(library, topic, 0))
-    for tries_left in reversed(range(TRIES)):
-        try:
-            send(library, producer, topic, messages)
-            break
-        except failure as error:
-            if not tries_left or "No route info" not in str(error):
-                raise
-            time.sleep(1)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("load", choices=MESSENSE)
@@ -156,7 +155,8 @@ def main() -> None:
     producer.set_namesrv_addr(arguments.name_server)
     producer.start()
     send = MESSENSE[arguments.load]
-    _warm_up(library, producer, arguments.topic, arguments.warm_up, send)
+    producer.send_sync(_message(library, arguments.topic, 0))  # makes the topic
+    send(library, producer, arguments.topic, arguments.warm_up)
     began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
     send(library, producer, arguments.topic, arguments.messages)
     seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
