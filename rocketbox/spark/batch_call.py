@@ -95,7 +95,6 @@ class BatchCall:
         *,
         beans: Mapping[str, Callable[[], Any]],
         delivery: Delivery,
-        servers: Servers,
     ) -> None:
         self.coroutine: Coroutine[Any, Any, Any] | None = None
         """That of an async function, while it runs."""
@@ -106,7 +105,6 @@ class BatchCall:
         self._beans = beans
         self._needs = {name: hint for name, hint in signature.parameters if hint in (SparkBatch, SparkSession)}
         self._delivery = delivery
-        self._servers = servers
 
     def __call__(
         self,
@@ -115,11 +113,13 @@ class BatchCall:
         attempt: int,
         query_id: str,
         portal: BlockingPortal,
+        servers: Servers,
         extent: Mapping[str, tuple[int, int]] | None = None,
     ) -> Any:
         """What the function returns; async functions run in the loop of ``portal``, whose thread is another one.
 
-        ``extent`` is what the batch reads of each queue, where that is known.
+        ``servers`` are those that the batch was read from, ``extent`` is what it reads of each queue, where that is
+        known.
 
         Raises what the function raises, and InvalidRowError where ``on_invalid`` is ``fail``.
         """
@@ -141,7 +141,7 @@ class BatchCall:
         }
         beans = {name: bean() for name, bean in self._beans.items()}
         arguments = {**beans, **{name: given[hint] for name, hint in self._needs.items()}}
-        with self._delivery.of(rows, batch, self._servers) as frame:
+        with self._delivery.of(rows, batch, servers) as frame:
             call = partial(self._signature.function, frame, **arguments)
             return self._run_async(call, batch, jobs, portal) if is_async else call()
 

@@ -63,7 +63,6 @@ class BatchRunner:
         delivery: Delivery,
         admin: Admin,
         clock: Clock,
-        servers: Servers,
         succeeded: Callable[[], None],
     ) -> None:
         self.failure: BaseException | None = None
@@ -78,22 +77,26 @@ class BatchRunner:
         self.idle = threading.Event()
         self.idle.set()
         self._options = options
-        self._function = BatchCall(options, signature, beans=beans, delivery=delivery, servers=servers)
+        self._function = BatchCall(options, signature, beans=beans, delivery=delivery)
         self._delivery = delivery
         self._admin = admin
         self._clock = clock
-        self._servers = servers
         self._succeeded = succeeded
         self._ranges: list[QueueRange] | None = None  # what the batch reads, where the checkpoint says so
-        self._refusing = self._interrupted = False
+        self._refusing = self._interrupted = self._cancelled = False
         self._cut_short: tuple[int, int] | None = None
         self._thread: int | None = None
 
-    def begin(self, log: BatchLog, planned: PlannedBatch | None, lease: Lease, portal: BlockingPortal) -> None:
-        """A query is about to start; ``planned`` is the last batch of its checkpoint. Blocks: it looks into that."""
+    def begin(
+        self, log: BatchLog, planned: PlannedBatch | None, lease: Lease, portal: BlockingPortal, servers: Servers
+    ) -> None:
+        """A query that asks ``servers`` is about to start; ``planned`` is the last batch of its checkpoint.
+
+        Blocks: it looks into that.
+        """
         self.failure, self.gave_up, self.done, self._interrupted = None, False, -1, False
         self.last = -1 if planned is None else planned.id if planned.done else planned.id - 1
-        self._log, self._lease, self._portal = log, lease, portal
+        self._log, self._lease, self._portal, self._servers = log, lease, portal, servers
         self._pending = -1 if planned is None or planned.done else planned.id
         self._tried = log.attempts(planned)
         self._last_end = (-1, None) if planned is None else (planned.id, planned.end)
@@ -105,6 +108,10 @@ class BatchRunner:
     def interrupt(self) -> None:
         """The query is about to be stopped, and will begin again."""
         self._interrupted = True
+
+    def cancel(self) -> None:
+        """The coroutine of the batch is about to be cancelled: whatever that ends with is no attempt."""
+        self._cancelled = True
 
     def take_back(self) -> None:
         """Count an attempt for none where a stop has cut it short, or its rows could not be read: see ``_is_excused``.
@@ -153,7 +160,7 @@ class BatchRunner:
 
     def _is_excused(self, error: BaseException) -> bool:
         """Whether neither the batch nor the function is to blame for the end of an attempt."""
-        if isinstance(error, (RefusedError, LeaseLostError)) or is_of_reading(error):
+        if self._cancelled or isinstance(error, (RefusedError, LeaseLostError)) or is_of_reading(error):
             return True
         return (self._refusing or self._interrupted) and is_of_a_stop(error)
 
@@ -234,4 +241,4 @@ class BatchRunner:
         if not query_id:  # two sinks that name batches by it would overwrite each other
             raise RuntimeError("Spark does not say which query the batch belongs to (sql.streaming.queryId)")
         extent = {in_words_of(each.queue): (each.start, each.end) for each in self._ranges or () if each}
-        self._function(rows, batch, attempt, query_id, self._portal, extent)
+        self._function(rows, batch, attempt, query_id, self._portal, self._servers, extent)

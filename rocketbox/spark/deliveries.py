@@ -93,9 +93,9 @@ class Delivery:
         self._has_own_bodies = has_own_bodies
         self._log = RareLog(_log, PERIOD)
         self._waiting: list[tuple[int, Observation]] = []
-        self._untold = 0
+        self._of_batches: dict[int, int] = {}  # invalid rows of the last ones
         self.invalid = 0
-        """How many invalid rows it has seen."""
+        """How many invalid rows it has seen; those of a batch that comes again are counted once."""
         self._shape: BodySchema | None = None
         if schema is not None and not isinstance(schema, str):
             self._shape = self._read_schema()
@@ -220,8 +220,13 @@ class Delivery:
         return self.invalid
 
     def _saw(self, number: int, batch: int) -> None:
-        self.invalid += number
-        self._untold += number
+        more = number - self._of_batches.get(batch, 0)  # one that comes again may be looked at further than before
+        if more <= 0:
+            return
+        self._of_batches[batch] = number
+        if len(self._of_batches) > MOST_WAITING:
+            del self._of_batches[min(self._of_batches)]
+        self.invalid += more
         now = self._clock.monotonic()
         done = {
             OnInvalidBody.COLUMN: "they have their text in _corrupt, or _error",

@@ -120,12 +120,8 @@ class SparkListenerContainer:
         self._clock = clock
         self._drain_timeout = drain_timeout
         self._lines = tuple(lines)
+        self._credentials_file = credentials_file
         self._delivery = delivery_of(options, signature, clock)
-        said = instance.options
-        tls = _tls_of(said) if said.tls_enable else None
-        self._servers = Servers(
-            ";".join(instance.name_servers_to_ask), said.namespace, said.namespace_v2, tls, credentials_file
-        )
         self._admin = Admin(instance=instance)
         self._batches = BatchRunner(
             options,
@@ -134,7 +130,6 @@ class SparkListenerContainer:
             delivery=self._delivery,
             admin=self._admin,
             clock=clock,
-            servers=self._servers,
             succeeded=self._batch_is_done,
         )
         self._watch = TopicWatch(self._admin, options.group, options.topic, clock)
@@ -392,11 +387,12 @@ class SparkListenerContainer:
             self._took_over = None
         self._noted_in = log
         self._position.begins(await self._threads.run(log.read_up_to, planned))
-        await self._threads.run(self._batches.begin, log, planned, self._lease, self._portal)
+        servers = self._servers()
+        await self._threads.run(self._batches.begin, log, planned, self._lease, self._portal, servers)
         if self._has_stopped():
             return None
         self._was_stopped = False
-        self._query = query = await self._threads.run(self._start_query, session)
+        self._query = query = await self._threads.run(self._start_query, session, servers)
         self._has_begun = True
         run_id = ""
         try:
@@ -542,12 +538,24 @@ class SparkListenerContainer:
 
     # --- the query ---------------------------------------------------------------------------------------------------
 
-    def _start_query(self, session: SparkSession) -> StreamingQuery:
+    def _servers(self) -> Servers:
+        """Those that Spark's processes ask, known once the topic was found: an address server tells them, and others
+        later. In their order, since a worker that lives on has a client for each list."""
+        said = self._instance.options
+        return Servers(
+            ";".join(sorted(self._instance.name_servers_to_ask)),
+            said.namespace,
+            said.namespace_v2,
+            _tls_of(said) if said.tls_enable else None,
+            self._credentials_file,
+        )
+
+    def _start_query(self, session: SparkSession, servers: Servers) -> StreamingQuery:
         self._delivery.begin()
         return start_query(
             session,
             self.options,
-            servers=self._servers,
+            servers=servers,
             starting_offsets=self._starting_offsets,
             on_batch=self._batches,
         )

@@ -87,6 +87,7 @@ class QueryStop:
                 self._batches.attempt[0], self._group, timeout, f", it is at {place}" if place else "",
             )  # fmt: skip
             if self._portal is not None:
+                self._batches.cancel()
                 await self._portal.stop(cancel_remaining=True)  # it ends by that
 
     def _commits(self, query: StreamingQuery) -> bool:

@@ -92,11 +92,7 @@ class SparkCalls:
             options, signature, self._clock, partial(self._send_letters, plan, batch, query_id, portal)
         )
         call = BatchCall(
-            options,
-            signature,
-            beans=beans_for(signature, self._app.assembly.beans.provider),
-            delivery=delivery,
-            servers=Servers(""),
+            options, signature, beans=beans_for(signature, self._app.assembly.beans.provider), delivery=delivery
         )
         async with _Thread(f"Spark listener {plan.name}", call) as thread:
             self._seen.pools.append(thread)
@@ -123,7 +119,7 @@ class SparkCalls:
         if options.persist:
             rows.persist()
         try:
-            return call(rows, batch.id, batch.attempt, query_id, portal)
+            return call(rows, batch.id, batch.attempt, query_id, portal, Servers(""))
         finally:
             if options.persist:
                 rows.unpersist()

@@ -78,11 +78,10 @@ def batches(
         )  # fmt: skip
         runner = BatchRunner(
             said, read_spark_signature(function), beans={}, delivery=delivery, admin=Admin(instance=instance),
-            clock=RealClock(),
-            servers=Servers(broker.name_server), succeeded=lambda: None,
+            clock=RealClock(), succeeded=lambda: None,
         )  # fmt: skip
         log = BatchLog(spark, f"file:{folder}")
-        runner.begin(log, log.last_planned(), lease, portal)
+        runner.begin(log, log.last_planned(), lease, portal, Servers(broker.name_server))
         for number, end in enumerate(ends):  # as Spark does it before each of them
             (folder / "offsets").mkdir(parents=True, exist_ok=True)
             (folder / "offsets" / str(number)).write_text(f"v1\n{{}}\n{json.dumps(encode_offset(end))}")

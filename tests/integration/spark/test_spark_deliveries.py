@@ -72,14 +72,14 @@ def counts(given: Delivery, expected: int) -> bool:
     return given.count() == expected
 
 
-def test_invalid_rows_are_columns_counted_and_told_once_a_minute(
+def test_invalid_rows_are_columns_counted_once_a_batch_and_told_once_a_minute(
     spark: SparkSession, broker: Broker, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = AClock()
     given = delivery(topic, clock=clock)
     rows = orders(spark, broker, topic, BODIES)
     with caplog.at_level(logging.WARNING, "rocketbox"):
-        for batch in range(3):
+        for batch in (0, 0, 1, 2):  # the first one fails, and comes again
             with given.of(rows, batch, Servers(broker.name_server)) as frame:
                 assert rows_in(frame) == [0, None, 2, None]
                 assert [row["_corrupt"] for row in frame.where("_corrupt IS NOT NULL").collect()] == [
@@ -87,7 +87,7 @@ def test_invalid_rows_are_columns_counted_and_told_once_a_minute(
                     '{"other":1}',
                 ]
             wait_for(partial(counts, given, 2 * (batch + 1)))
-            clock.now += 31
+            clock.now += 21
     told = [record.getMessage() for record in caplog.records if "could not be read" in record.getMessage()]
     assert [text.partition(" messages")[0] for text in told] == [
         "Spark listener f: batch 0 had 2",

@@ -25,6 +25,7 @@ from rocketbox.spark.checkpoint import CheckpointError
 from rocketbox.spark.lease import LeaseLostError
 from rocketbox.spark.listener import SparkListenerState
 from rocketbox.spark.query_options import OnFailedBatch
+from tests.support.remoting.address_server import HttpAddressServer
 from tests.support.spark.listeners import MINUTES, rows_in, send, spark_listener, until
 from tests.support.spark.topics import Broker
 
@@ -126,6 +127,27 @@ async def test_the_group_is_told_of_a_batch_when_it_is_done_and_not_when_the_nex
         assert set(told.values()) == {1}
 
 
+async def test_a_listener_reads_from_the_name_servers_that_its_address_server_tells_later(
+    broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rocketbox.remoting.name_server_addresses.RETRY_AFTER", 0.05)
+    await send(broker, topic, 0, 3)
+    seen: list[int] = []
+
+    def handle(rows: DataFrame) -> None:
+        seen.extend(rows_in(rows))
+
+    with HttpAddressServer("", 503) as address_server:
+        async with MQClientInstance(address_server.url) as client:
+            running = spark_listener(handle, client, topic, tmp_path)
+            async with running:
+                await until(lambda: "HTTP 503" in str(running.state().reason))
+                address_server.answer, address_server.status = broker.name_server, 200
+                await until(lambda: seen or running.has_ended)
+                assert running.status is SparkListenerState.RUNNING, running.state().reason
+    assert sorted(seen) == [0, 1, 2]
+
+
 async def test_what_neither_the_batch_nor_its_function_is_to_blame_for_is_no_attempt(
     broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +195,28 @@ async def test_an_error_of_a_functions_own_counts_although_a_stop_has_begun(
     async with spark_listener(handle, client, topic, tmp_path, max_batch_attempts=2, trigger="available_now") as second:
         await until(lambda: second.has_ended)
     assert attempts == [1, 2]
+
+
+async def test_a_coroutine_that_a_stop_cancels_has_tried_nothing_whatever_it_makes_of_that(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
+) -> None:
+    await send(broker, topic, 0, 3)
+    attempts: list[int] = []
+
+    async def handle(rows: DataFrame, batch: SparkBatch) -> None:
+        attempts.append(batch.attempt)
+        if len(attempts) == 1:
+            with suppress(BaseException):
+                await anyio.sleep_forever()
+
+    cancelled = spark_listener(handle, client, topic, tmp_path, max_batch_attempts=1, drain_timeout=0.5)
+    async with cancelled:
+        await until(lambda: attempts or cancelled.has_ended)
+    last = spark_listener(handle, client, topic, tmp_path, max_batch_attempts=1, trigger="available_now")
+    async with last:
+        await until(lambda: last.has_ended)
+        assert last.status is SparkListenerState.FINISHED, last.state().reason
+    assert attempts == [1, 1]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

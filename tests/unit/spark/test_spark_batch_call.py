@@ -39,11 +39,11 @@ async def call(function: Any) -> Any:
         clock=RealClock(),
     )  # fmt: skip
     options = SparkListenerOptions(topic="orders", group="g", checkpoint="c")
-    calling = BatchCall(options, read_spark_signature(function), beans={}, delivery=delivery, servers=Servers(""))
+    calling = BatchCall(options, read_spark_signature(function), beans={}, delivery=delivery)
     ended: Future[Any] = Future()
     async with BlockingPortal() as portal:  # would put what is raised inside into a group
         try:
-            ended.set_result(await anyio.to_thread.run_sync(calling, NO_ROWS, 0, 1, "query", portal))
+            ended.set_result(await anyio.to_thread.run_sync(calling, NO_ROWS, 0, 1, "query", portal, Servers("")))
         except Exception as error:
             ended.set_exception(error)
     return ended.result()
