@@ -141,8 +141,8 @@ def _say_the_same(cut: CutSend, fields: Mapping[str, str]) -> bool:
     """
     wanted = {name: value for name, value in fields.items() if name != SIGNATURE}
     if (
-        fields.get(SIGNATURE, "").encode() != cut.signature
-        or wanted.pop("g", "").encode() != cut.born
+        fields.get(SIGNATURE, "").encode("utf-8", "replace") != cut.signature
+        or wanted.pop("g", "").encode("utf-8", "replace") != cut.born
         or wanted.pop("i", "").encode("utf-8", "replace") != cut.properties
     ):
         return False
