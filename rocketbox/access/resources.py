@@ -1,8 +1,9 @@
 """What a right is about: topics, groups and the cluster, and the actions on them.
 
 A retry topic is never a resource of its own, it is its group. A dead-letter topic is a topic that, where nothing is
-said of it, is its group too. Topics in which a broker puts messages of all others aside are nobody's: rights to every
-topic, or to a prefix, are none to these. Nor are they to read a topic of replies, where copies of everybody's lie.
+said of it, is its group too, to be read and written; to make or delete it takes the right to the topic. Topics in which
+a broker puts messages of all others aside are nobody's: rights to every topic, or to a prefix, are none to these. Nor
+are they to read a topic of replies, where copies of everybody's lie.
 
 Source: Apache RocketMQ 5.x ``ResourceType``, ``Action``, ``Resource``.
 """
@@ -67,6 +68,8 @@ class Need:
     group: str | None = None
     by_name: bool = False
     """Whether only rights count that name this very resource: who may read every topic but one would read that here."""
+    always: bool = False
+    """Whether it is asked for even where a signature is all that anything else takes."""
 
     @property
     def resource(self) -> str:
@@ -78,7 +81,8 @@ def topic_need(topic: str, *actions: Action, of_group: tuple[Action, ...] | None
     """Of a topic; of a retry topic that of its group (``of_group`` instead of the actions, where it is said)."""
     if topic.startswith(RETRY_PREFIX):
         return Need(Kind.GROUP, topic[len(RETRY_PREFIX) :], of_group or actions)
-    group = topic[len(DLQ_PREFIX) :] if topic.startswith(DLQ_PREFIX) else None
+    is_of_group = topic.startswith(DLQ_PREFIX) and ADMINISTRATION.isdisjoint(actions)
+    group = topic[len(DLQ_PREFIX) :] if is_of_group else None
     reads = Action.SUB in actions and Action.PUB not in actions
     by_name = topic in OF_ALL_TOPICS or (reads and topic.endswith(REPLY_TOPIC_SUFFIX))
     return Need(Kind.TOPIC, topic, actions, group, by_name=by_name)

@@ -249,7 +249,10 @@ def _server(options: ServerTlsOptions) -> tuple[ssl.SSLContext, list[_Problem]]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _harden(context)
     context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
-    context.num_tickets = 0  # connections live for days: a handshake is resumed by nobody, checked or not
+    # Connections live for days: nobody needs to resume a handshake. The ids by which TLS 1.2 can do that without a
+    # ticket cannot be switched off; tls_session looks at the certificate then.
+    context.options |= ssl.OP_NO_TICKET
+    context.num_tickets = 0
     problems: list[_Problem] = []
     if options.cert_path is None:
         what = f" is {options.mode.value}, and there is no certificate"

@@ -10,9 +10,11 @@ Source: RFC 8446 and 5246 by OpenSSL (``ssl.SSLObject``); the first byte of a ha
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Final, cast
+from typing import Any, Final, cast
 
+from rocketbox.clock import RealClock
 from rocketbox.remoting.tls import HandshakeError
 
 __all__ = ["FIRST_BYTE", "TlsSession", "connecting_session"]
@@ -52,6 +54,8 @@ class TlsSession:
                 self._object.do_handshake()
             except ssl.SSLWantReadError:
                 return False
+            if self._object.server_side and self._object.session_reused:
+                _check_still_valid(self._object.getpeercert())
             self.established = True
         return True
 
@@ -98,3 +102,19 @@ class TlsSession:
             with suppress(ssl.SSLError):  # the other side has not said it yet, and need not
                 self._object.unwrap()
         return self.output()
+
+
+def _check_still_valid(certificate: Mapping[str, Any] | None) -> None:
+    """Refuse a client whose session is resumed when the time of his certificate is over, as if he showed it now.
+
+    OpenSSL looks at certificates in whole handshakes alone, and knows a session of TLS 1.2 for two hours by its id,
+    which Python cannot switch off. CAs that are trusted no more need no look: with other files the context is another,
+    which knows no session of the one before. Raises ssl.SSLCertVerificationError.
+    """
+    if not certificate:
+        return
+    begins, ends = (ssl.cert_time_to_seconds(certificate[name]) for name in ("notBefore", "notAfter"))
+    if not begins <= RealClock().time_ms() / 1000 <= ends:
+        error = ssl.SSLCertVerificationError("the certificate of a resumed session is not valid at this time")
+        error.verify_message = "it is not valid at this time, and the session of TLS 1.2 that is resumed began with it"
+        raise error

@@ -6,8 +6,8 @@ import logging
 import socket
 import ssl
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import pytest
 from rocketbox.cli.certificates import Certificate
 from rocketbox.clock import RealClock
 from rocketbox.errors import ConfigurationError, ConnectError, RemotingError
-from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.command import RemotingCommand, encode_command
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.connection import Connection, RemotingOptions
 from rocketbox.remoting.network import TcpNetwork, parse_address
@@ -237,6 +237,30 @@ async def test_an_optional_certificate_is_checked_when_it_is_shown(place: Place,
         assert await place.ask(server.address, TlsOptions(ca_file=ca)) == b"hello"
         with pytest.raises(RemotingError):
             await place.ask(server.address, TlsOptions(ca_file=ca, cert_file=strange_cert, key_file=strange_key))
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: misdated("20200101000000Z", "20210101000000Z"), "certificate has expired"),
+        (lambda: misdated("20900101000000Z", "20910101000000Z"), "certificate is not yet valid"),
+        (lambda: certificate("client", by="another CA"), "unable to get local issuer certificate"),
+        (lambda: authority("self-signed"), "self-signed certificate"),
+    ],
+    ids=["expired", "not yet valid", "another CA", "self-signed"],
+)
+async def test_a_client_that_cannot_be_believed_is_served_nothing(
+    place: Place, ca: Path, made: Callable[[], Certificate], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = replace(place.server_options(), need_client_auth=ClientAuth.REQUIRE, trust_cert_path=ca)
+    cert, key = write(place.folder, "client", made())
+    async with place.serve(options) as server:
+        with pytest.raises(RemotingError):
+            await place.ask(server.address, TlsOptions(ca_file=ca, cert_file=cert, key_file=key))
+        await until(lambda: server.counters.handshakes_failed == 1)
+        good_cert, good_key = write(place.folder, "good", certificate("client"))
+        assert await place.ask(server.address, TlsOptions(ca_file=ca, cert_file=good_cert, key_file=good_key))
+    assert f"its certificate is not accepted: {said}" in caplog.text
 
 
 async def test_servers_with_the_same_files_speak_to_each_other(place: Place, ca: Path) -> None:
@@ -483,6 +507,44 @@ async def test_nobody_resumes_what_a_certificate_that_has_ended_began(place: Pla
         done = await anyio.to_thread.run_sync(s_client, server.address, b"", "-tls1_3")
         assert b"TLSv1.3" in done
         assert b"New Session Ticket" not in done
+
+
+@pytest.mark.parametrize("days", [60, -2], ids=["has ended", "has not begun"])
+async def test_nobody_resumes_a_session_of_tls_1_2_after_the_time_of_his_certificate(
+    place: Place, ca: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, days: int
+) -> None:
+    """Sessions last for two hours, and OpenSSL looks at no certificate when one is resumed."""
+    options = replace(place.server_options(), need_client_auth=ClientAuth.REQUIRE, trust_cert_path=ca)
+    context = ssl.create_default_context(cafile=str(ca))
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(*write(place.folder, "client", certificate("client")))
+    asked = encode_command(RemotingCommand.request(ECHO, {}, b"hello"), 1)
+
+    with ExitStack() as connections:  # as long as one is open, the server knows its session
+
+        def ask(address: str, session: ssl.SSLSession | None) -> tuple[bytes, ssl.SSLSession | None]:
+            plain = connections.enter_context(socket.create_connection(parse_address(address), PATIENCE))
+            wrapped = context.wrap_socket(plain, server_hostname="localhost", session=session)
+            peer = connections.enter_context(wrapped)
+            assert peer.session_reused is (session is not None)
+            with suppress(ConnectionError):  # it may be closed already
+                peer.sendall(asked)
+                return peer.recv(1000), peer.session
+            return b"", None
+
+        async with place.serve(options) as server:
+            answer, session = await anyio.to_thread.run_sync(ask, server.address, None)
+            assert answer.endswith(b"hello")
+            assert session is not None
+            assert not session.has_ticket
+            answer, _ = await anyio.to_thread.run_sync(ask, server.address, session)
+            assert answer.endswith(b"hello"), "as long as it is valid he may"
+            at = RealClock().time_ms() + days * 86_400_000
+            monkeypatch.setattr(RealClock, "time_ms", lambda _: at)
+            answer, _ = await anyio.to_thread.run_sync(ask, server.address, session)
+            assert answer == b""
+            assert server.counters.handshakes_failed == 1
+    assert "its certificate is not accepted: it is not valid at this time, and the session of TLS 1.2" in caplog.text
 
 
 def s_client(address: str, typed: bytes, *arguments: str) -> bytes:

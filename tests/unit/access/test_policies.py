@@ -65,6 +65,8 @@ def test_a_retry_topic_is_its_group_and_a_dead_letter_topic_unless_said_otherwis
     assert may(board, topic_need("%DLQ%board", S))
     assert may(board, topic_need("%DLQ%board", P)), "what was given up is written there by who consumes"
     assert not may(board, topic_need("%DLQ%another", S))
+    for action in (Action.CREATE, Action.UPDATE, Action.DELETE):
+        assert not may(board, topic_need("%DLQ%board", action)), "to consume is not to delete what others would look at"
     said = board.with_entries(CUSTOM, [entry("Topic:%DLQ%board", False)])
     assert not may(said, topic_need("%DLQ%board", S))
     assert may(board, group_need("%RETRY%board", S))
