@@ -69,9 +69,14 @@ def _leaving(fields: Fields) -> tuple[Need, ...]:
 def needs_by_code(cluster: str) -> Mapping[int, Rule]:
     """The table, of servers of a cluster."""
     to_administer, to_survey = (Need(Kind.CLUSTER, cluster, (UPDATE,)),), (Need(Kind.CLUSTER, cluster, (GET,)),)
+    # Who changed users could keep the others out, who registered a broker would be sent their messages.
+    to_govern = (Need(Kind.CLUSTER, cluster, (UPDATE,), always=True),)
 
     def administer(fields: Fields) -> tuple[Need, ...]:
         return to_administer
+
+    def govern(fields: Fields) -> tuple[Need, ...]:
+        return to_govern
 
     def survey(fields: Fields) -> tuple[Need, ...]:
         return to_survey
@@ -110,19 +115,19 @@ def needs_by_code(cluster: str) -> Mapping[int, Rule]:
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: IN_HANDLER,
         RequestCode.DELETE_SUBSCRIPTIONGROUP: _group(DELETE, field="groupName"),
         # users and policies
-        RequestCode.AUTH_CREATE_USER: administer,
-        RequestCode.AUTH_UPDATE_USER: administer,
-        RequestCode.AUTH_DELETE_USER: administer,
+        RequestCode.AUTH_CREATE_USER: govern,
+        RequestCode.AUTH_UPDATE_USER: govern,
+        RequestCode.AUTH_DELETE_USER: govern,
         RequestCode.AUTH_GET_USER: survey,
         RequestCode.AUTH_LIST_USER: survey,
-        RequestCode.AUTH_CREATE_ACL: administer,
-        RequestCode.AUTH_UPDATE_ACL: administer,
-        RequestCode.AUTH_DELETE_ACL: administer,
+        RequestCode.AUTH_CREATE_ACL: govern,
+        RequestCode.AUTH_UPDATE_ACL: govern,
+        RequestCode.AUTH_DELETE_ACL: govern,
         RequestCode.AUTH_GET_ACL: survey,
         RequestCode.AUTH_LIST_ACL: survey,
         # the name server's
-        RequestCode.REGISTER_BROKER: administer,
-        RequestCode.UNREGISTER_BROKER: administer,
+        RequestCode.REGISTER_BROKER: govern,
+        RequestCode.UNREGISTER_BROKER: govern,
         RequestCode.GET_ROUTEINFO_BY_TOPIC: _topic(PUB, SUB, GET),
         RequestCode.GET_BROKER_CLUSTER_INFO: _somebody,
         RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: _somebody,

@@ -108,7 +108,8 @@ class UserTable:
 
     def __init__(self, *, authorize: bool = True, reserved: str | None = None) -> None:
         self.on_change: list[Callable[[], None]] = []
-        self._authorize = authorize
+        self.authorizes = authorize
+        """Whether users need rights; else a signature is all that most requests take."""
         self._reserved = reserved
         self._file: ChangeFile | None = None
         self._users: dict[str, User] = {}
@@ -133,7 +134,7 @@ class UserTable:
         return ((SIGNATURE, UNIQUE_KEY_QUERY),) if version <= LAST_WITHOUT_UNIQUE_KEY_QUERY else ((SIGNATURE,),)
 
     def may_ask(self, need: Need) -> bool:
-        return not self._authorize
+        return not (self.authorizes or need.always)
 
     # --- users ---
 

@@ -170,7 +170,7 @@ class ServerAccess:
         return InnerSigner(self.inner, None if self.inner_is_said else beside)
 
     def ready(self) -> None:
-        """Make the first user, if the table has been read and he is not there."""
+        """Make the first user, if the table has been read and he is not there, and say what may surprise."""
         if self.users is None:
             return
         if self.init_user is not None:
@@ -183,6 +183,11 @@ class ServerAccess:
                     "user %a of init-authentication-user is there already with another password, which stays",
                     known.name,
                 )
+        if not self.users.authorizes:
+            _log.warning(
+                "authorization-enabled is not set: every user may read, write and delete what belongs to others; what "
+                "policies say counts for changes of users and registrations of brokers alone"
+            )
         if not self.users.has_a_super_user:
             _log.warning(
                 "nobody can administer users here: there is no enabled super user, and init-authentication-user "

@@ -40,6 +40,11 @@ ACL_2: dict[str, object] = {
     "authorization_enabled": True,
     "init_authentication_user": json.dumps({"username": ADMIN.access_key, "password": ADMIN.secret_key}),
 }
+EVIL_BROKER = {
+    "brokerName": "evil", "brokerAddr": "127.0.0.1:1", "clusterName": "DefaultCluster", "haServerAddr": "",
+    "brokerId": 0,
+}  # fmt: skip
+NO_TOPICS = json.dumps({"topicConfigSerializeWrapper": {"topicConfigTable": {}, "dataVersion": {}}}).encode()
 POLICIES = {
     "producer": [("Topic:departures", ["Pub"])],
     "consumer": [("Topic:departures", ["Sub", "Get"]), ("Group:board", ["Sub"])],
@@ -122,15 +127,12 @@ async def test_the_next_start_knows_users_and_policies(tmp_path: Path) -> None:
 
 
 async def test_no_broker_registers_without_the_servers_own_keys(tmp_path: Path) -> None:
-    header = {"brokerName": "evil", "brokerAddr": "127.0.0.1:1", "clusterName": "DefaultCluster", "haServerAddr": "",
-              "brokerId": 0}  # fmt: skip
     async with EmbeddedServers(secured("ACL 2.0", tmp_path)) as servers:
         await give_rights(servers)
         for user, code in ((None, 16), (PRODUCER, 16), (keys_of("rocketbox-servers-"), 16), (ADMIN, 0)):
             hooks = [] if user is None else [RequestSigner(user)]
             async with RemotingClient(clock=RealClock(), hooks=hooks) as client:
-                body = json.dumps({"topicConfigSerializeWrapper": {"topicConfigTable": {}, "dataVersion": {}}}).encode()
-                answer = await Wire(servers, client).name_server(C.REGISTER_BROKER, header, body)
+                answer = await Wire(servers, client).name_server(C.REGISTER_BROKER, EVIL_BROKER, NO_TOPICS)
                 assert answer.code == code, answer.remark
 
 
@@ -147,7 +149,9 @@ async def test_the_servers_own_keys_may_be_said(tmp_path: Path) -> None:
         assert (await wire.broker(C.AUTH_CREATE_USER, {"username": "servers"}, user)).remark == "The user is existed"
 
 
-async def test_authentication_alone_lets_every_user_do_what_he_likes(tmp_path: Path) -> None:
+async def test_authentication_alone_lets_every_user_do_what_he_likes_with_messages(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     options = small_options(tmp_path, **{**ACL_2, "authorization_enabled": False})
     async with EmbeddedServers(options) as servers:
         await give_rights(servers)
@@ -155,6 +159,39 @@ async def test_authentication_alone_lets_every_user_do_what_he_likes(tmp_path: P
             await producer.send(Message("anything", b"hello"))
         async with RemotingClient(clock=RealClock()) as client:
             assert (await Wire(servers, client).send("anything")).code == 16
+    assert (
+        "authorization-enabled is not set: every user may read, write and delete what belongs to others" in caplog.text
+    )
+
+
+async def test_authentication_alone_lets_no_user_take_the_servers_from_the_others(tmp_path: Path) -> None:
+    """Who made and changed users could keep all others out, and who registered a broker would get their messages."""
+    options = small_options(tmp_path, **{**ACL_2, "authorization_enabled": False})
+    async with EmbeddedServers(options) as servers:
+        await give_rights(servers)
+        async with RemotingClient(clock=RealClock(), hooks=[RequestSigner(PRODUCER)]) as client:
+            wire = Wire(servers, client)
+            name = CONSUMER.access_key
+            new = json.dumps({"username": "new", "password": "secret"}).encode()
+            stolen = json.dumps({"username": name, "password": "known to me"}).encode()
+            subject = {"subject": f"User:{PRODUCER.access_key}"}
+            for code, fields, body in (
+                (C.AUTH_CREATE_USER, {"username": "new"}, new),
+                (C.AUTH_UPDATE_USER, {"username": name}, stolen),
+                (C.AUTH_DELETE_USER, {"username": name}, b""),
+                (C.AUTH_CREATE_ACL, subject, b"{}"),
+                (C.AUTH_UPDATE_ACL, subject, b"{}"),
+                (C.AUTH_DELETE_ACL, subject, b""),
+            ):
+                refused = await wire.broker(code, fields, body)
+                assert (refused.code, "to access Cluster:DefaultCluster" in str(refused.remark)) == (16, True), code
+            for code in (C.REGISTER_BROKER, C.UNREGISTER_BROKER):
+                refused = await wire.name_server(code, EVIL_BROKER, NO_TOPICS)
+                assert (refused.code, "to access Cluster:DefaultCluster" in str(refused.remark)) == (16, True), code
+            assert (await wire.broker(C.AUTH_LIST_USER)).code == 0
+        async with RemotingClient(clock=RealClock(), hooks=[RequestSigner(ADMIN)]) as client:
+            answer = await Wire(servers, client).broker(C.AUTH_CREATE_USER, {"username": "new"}, new)
+            assert answer.code == 0, answer.remark
 
 
 async def test_a_new_store_is_its_owners_alone(tmp_path: Path) -> None:
