@@ -267,9 +267,8 @@ class Broker:
             )
             if access is not None:
                 access.ready()
-            crashed = self.store.report is not None and not self.store.report.clean
-            if crashed and self.offsets.bring_back(self.store.max_offset):
-                await self.persister.finish()  # before the queues grow again: the next start must see it too
+            if self.store.report is not None and not self.store.report.clean:
+                await self._bring_back()
             stack.push_async_callback(self.persister.finish)
             stack.push_async_callback(self.timers.finish)
             await self.halves.load()  # before anything else is put: a mark may be missing at the end of the log
@@ -321,6 +320,17 @@ class Broker:
         _log.info("broker %s listens on %s, store in %s", self.options.broker_name, self._address,
                   self.options.store_path_root_dir)  # fmt: skip
         return self
+
+    async def _bring_back(self) -> None:
+        """Have the tables name no message that a crash, or a repair, has taken from the end of its queue.
+
+        All of it is written before the queues grow again: the next start must see it too.
+        """
+        ends = self.store.max_offset
+        brought = [self.offsets.bring_back(ends), self.delayed.bring_back(ends)]
+        if any(brought):
+            await self.persister.finish()
+        await self.timers.bring_back()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

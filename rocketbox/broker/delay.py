@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import anyio
 
@@ -117,6 +117,20 @@ class DelayedDelivery:
     def offset(self, level: int) -> int:
         """The first parked message of a level that is not delivered for certain."""
         return self._offsets.get(level, 0)
+
+    def bring_back(self, end_of: Callable[[str, int], int]) -> bool:
+        """Bring offsets behind the end of their queue back to it; whether there were any.
+
+        ``end_of`` says where a queue (topic, id) ends. What is parked next gets these offsets again, and would be taken
+        for delivered.
+        """
+        behind = {
+            level: end for level, offset in self._offsets.items() if offset > (end := end_of(SCHEDULE_TOPIC, level - 1))
+        }
+        if behind:
+            self._offsets.update(behind)
+            self._file.mark()
+        return bool(behind)
 
     def start(self, tasks: Supervisor) -> None:
         """Begin to deliver, from where the last run came to."""

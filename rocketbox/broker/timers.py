@@ -200,6 +200,13 @@ class TimerDelivery:
 
     # --- start and stop ---
 
+    async def bring_back(self) -> None:
+        """Have the copy on disk name no message that a crash, or a repair, has taken from the end of the queue.
+
+        What is parked next gets these offsets again, and would be taken for known, so it would never come.
+        """
+        await run_blocking(self._file.bring_back, self._store.max_offset(TIMER_TOPIC, 0))
+
     def start(self, tasks: Supervisor) -> None:
         """Find out what waits, then deliver it."""
         tasks.start("timer messages", self._run)

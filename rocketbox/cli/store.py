@@ -111,7 +111,7 @@ def repair(
                 for number, step in enumerate(steps, 1):
                     _say(f"{number}. {step.what}")
                 opens = all(finding.kind is not FindingKind.DIRECTORY for finding in wrong)
-                last = "open the store once, which completes queues and index, and stop it in order"
+                last = "open the store once, which completes queues and index; tables are left to the next start"
                 _say(f"{len(steps) + 1}. {last if opens else 'check again: what is missing is seen only then'}")
                 if not yes:
                     _say("nothing was changed; rocketbox store repair --yes does all of this")
@@ -195,10 +195,14 @@ def _findings(
 
 
 def _open_once(root: str, options: StoreOptions) -> StoreError | None:
-    """Open and stop it; why that was refused, if it was: there may be more to repair."""
+    """Open and stop it; why that was refused, if it was: there may be more to repair.
+
+    The next start of a broker still takes it for one that was not stopped in order: what the broker's tables say of a
+    log that lost its end, and a transaction whose end is cut off, is its to put right.
+    """
 
     async def open_and_stop() -> None:
-        async with MessageStore(root, options):
+        async with MessageStore(root, options, says_clean=False):
             pass
 
     try:

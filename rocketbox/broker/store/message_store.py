@@ -83,7 +83,13 @@ class MessageStore:
         clock: Clock | None = None,
         storage: Storage | None = None,
         store_host: tuple[str | bytes, int] = ("127.0.0.1", 10911),
+        says_clean: bool = True,
     ) -> None:
+        """``says_clean``: whether an orderly stop is noted as one.
+
+        Who opens the store without the broker's tables does not: the next start of a broker is to see that some of what
+        they say may be gone from the log, or lack its end there.
+        """
         self.options = options or StoreOptions()
         self.on_arrival: list[ArrivalCallback] = []
         self.on_durable: list[Callable[[int], None]] = []
@@ -93,6 +99,7 @@ class MessageStore:
         self._root = os.path.abspath(root)
         self._clock = clock or RealClock()
         self._storage: Storage = storage or RealStorage()
+        self._says_clean = says_clean
         self.troubles = Troubles(self._clock)
         """Errors that are being retried, of the store and of whoever else writes beside it."""
         self._state = StoreState()
@@ -314,7 +321,8 @@ class MessageStore:
         await self._dispatcher.catch_up(pool)
         written = await self._derived_writer.flush(pool, index=True, thorough=True)
         if written and self._writer.is_done and self._dispatcher.dispatched == self._log.end:
-            await pool.run(say_clean, self._storage, self._root)
+            if self._says_clean:
+                await pool.run(say_clean, self._storage, self._root)
         else:
             _log.error(
                 "not all of %s could be written: the next start recovers it (%s)", self._root,

@@ -101,6 +101,18 @@ class TimerFile:
             entries.byteswap()
         return TimerState(next_offset, written, window, entries)
 
+    def bring_back(self, end: int) -> None:
+        """Have the copy know no message at ``end`` of the queue or behind. Raises OSError."""
+        state, _ = self.load()
+        if state is None or state.next_offset <= end:
+            return
+        kept = array("q")
+        for at in range(0, len(state.entries), 2):
+            if state.entries[at + 1] < end:
+                kept.extend(state.entries[at : at + 2])
+        for _ in range(2):  # the one before, which is used when this one is damaged, names them as well
+            self.save(end, state.written_ms, state.window_ms, [kept.tobytes()])
+
     def save(self, next_offset: int, written_ms: int, window_ms: int, pieces: Sequence[bytes]) -> None:
         """Replace the copy; ``pieces`` are entries in the machine's order. Raises OSError."""
         fresh, size, crc = f"{self.path}.tmp", 0, 0

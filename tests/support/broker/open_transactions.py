@@ -112,14 +112,15 @@ async def open_transactions(
     *,
     clock: VirtualClock | None = None,
     offsets: str | None = None,
+    root: str = ROOT,
     **settings: Any,
 ) -> AsyncIterator[OpenTransactions]:
     """``offsets`` is the text of consumerOffset.json as it was written last, ``settings`` are the broker's."""
     clock = clock or VirtualClock()
-    broker = BrokerOptions(store_path_root_dir=Path(ROOT), store=options, **settings)
+    broker = BrokerOptions(store_path_root_dir=Path(root), store=options, **settings)
     topics = TopicTable(broker, clock, table_file(clock), lambda topic: None)
     table = OffsetTable(clock, table_file(clock))
-    async with MessageStore(ROOT, options, clock=clock, storage=storage) as store:
+    async with MessageStore(root, options, clock=clock, storage=storage) as store:
         if offsets is not None:
             table.load(offsets)
         if store.report is not None and not store.report.clean:

@@ -11,9 +11,11 @@ import pytest
 from rocketbox.broker.broker import Broker
 from rocketbox.broker.put_stage import PutOrigin
 from rocketbox.clock import RealClock
+from rocketbox.message import MessageExt
 from rocketbox.protocol.stored_message import StoredMessage, decode_message
 from rocketbox.storage.memory_storage import MemoryStorage
 from tests.support.broker.in_memory import broker_in_memory
+from tests.support.clocks import VirtualClock, settle
 from tests.support.store.machine_disk import Disk
 from tests.support.store.store_tools import contents, overwrite
 from tests.support.waiting import PATIENCE
@@ -69,6 +71,58 @@ async def test_a_group_that_was_reset_to_behind_a_queue_stays_there_over_a_stop(
         wire.running.offsets.commit("desk", "orders", 0, 100)
     async with broker_in_memory(storage=storage) as wire:
         assert wire.running.offsets.get("desk", "orders", 0) == 100
+
+
+def as_they_were(storage: MemoryStorage, later: MemoryStorage, *names: str) -> None:
+    """Have files of ``config`` be as they were later."""
+    storage.make_directories("/store/config")
+    for name in names:
+        path = f"/store/config/{name}"
+        if later.exists(path):
+            storage.open(path, create=True).truncate(0)
+            overwrite(storage, path, 0, contents(later, path))
+
+
+async def delivered_after(seconds: float, clock: VirtualClock, broker: Broker, *bodies: bytes) -> None:
+    await clock.advance(seconds)
+    with anyio.fail_after(PATIENCE):
+        while sorted(each.body for each in stored(broker)) != sorted(bodies):
+            await clock.advance(0.5)
+            await anyio.sleep(0.001)
+
+
+def stored(broker: Broker) -> list[MessageExt]:
+    found: list[MessageExt] = []
+    while records := broker.store.get("orders", 0, len(found)).records:
+        found += [decode_message(record)[0] for record in records]
+    return found
+
+
+@pytest.mark.parametrize("kind", ["level", "timer"])
+async def test_what_is_parked_where_lost_messages_were_comes_though_the_broker_is_killed_at_once(kind: str) -> None:
+    clock = VirtualClock()
+    properties = {"level": b"DELAY\x012\x02", "timer": b"TIMER_DELAY_MS\x015000\x02"}[kind]
+
+    async def park(broker: Broker, body: bytes) -> None:
+        text = b"UNIQ_KEY\x01" + body + b"\x02" + properties
+        await broker.store.durable(
+            broker.timers.puts.put(StoredMessage("orders", 0, body, text), PutOrigin.SEND).end_offset
+        )
+        await settle()
+
+    async with broker_in_memory(storage=(storage := MemoryStorage()), clock=clock) as wire:
+        await park(wire.running, b"first")
+        await delivered_after(5, clock, wire.running, b"first")
+        left = storage.copy()  # the log ends here; the tables go on
+        for number in range(9):
+            await park(wire.running, b"lost %d" % number)
+        await clock.advance(30)
+    as_they_were(left, storage, "delayOffset.json", "delayOffset.json.crc", "timers.bin", "timers.bin.bak")
+    async with broker_in_memory(storage=left, clock=clock) as wire:
+        await park(wire.running, b"new")
+        killed = left.copy()
+    async with broker_in_memory(storage=killed, clock=clock) as wire:
+        await delivered_after(5, clock, wire.running, b"first", b"new")
 
 
 NEVER = 3_600_000  # milliseconds

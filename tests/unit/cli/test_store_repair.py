@@ -23,8 +23,10 @@ from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.store_repair import RepairStep, plan_repair
 from rocketbox.broker.store.timer_file import TimerFile
+from rocketbox.protocol.codes import TRANS_OP_HALF_TOPIC
 from rocketbox.protocol.stored_message import StoredMessage, encode_stored_message
 from rocketbox.storage.file_system import RealStorage
+from tests.support.broker.open_transactions import open_transactions
 from tests.support.store.store_command import rocketbox
 from tests.support.store.store_tools import ManualClock, message, number_of, put_all
 
@@ -234,6 +236,32 @@ def test_a_damaged_copy_of_what_waits_is_set_aside_and_the_one_before_is_used(
     state, wrong = TimerFile(str(root / "config"), RealStorage()).load()
     assert state is not None
     assert (state.next_offset, wrong) == (1, [])
+
+
+def test_a_transaction_whose_end_was_cut_off_has_ended_also_when_a_repair_came_before_the_broker(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "store"
+
+    async def committed_without_its_mark() -> None:
+        async with open_transactions(RealStorage(), OPTIONS, root=str(tmp_path / "running")) as run:
+            for name in ("before", "cut off"):
+                await run.store.durable(run.begin(name))
+                await run.store.durable(run.end(name, commit=True))
+            shutil.copytree(tmp_path / "running", root)
+            mark = run.messages(TRANS_OP_HALF_TOPIC)[-1]
+        data = log_file(root, 0).read_bytes()
+        log_file(root, 0).write_bytes(data[: mark.commit_log_offset].ljust(len(data), b"\0"))
+
+    async def states() -> tuple[list[str], list[str]]:
+        async with open_transactions(RealStorage(), OPTIONS, root=str(root)) as run:
+            return run.open_names(), run.names()
+
+    anyio.run(committed_without_its_mark)
+    repaired = rocketbox("repair", "--data-dir", root, "--yes", *SETTINGS)
+    assert (repaired.exit_code, "cut the log off" in repaired.output) == (0, True), repaired.output
+    for _ in range(2):
+        assert anyio.run(states) == ([], ["before", "cut off"])
 
 
 def test_from_its_check_to_its_last_step_a_repair_has_the_directory_for_itself(
