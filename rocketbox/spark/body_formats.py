@@ -47,7 +47,8 @@ READ_FORMAT_OPTIONS = (
     SourceOption(
         "bodyFormat",
         "What bodies are: `json` (or whatever else they are: they stay as they are), `messagepack`, `avro` or "
-        "`protobuf`. Of the others `body` is JSON text, or null where a body is none, and `_error` says why. A message "
+        "`protobuf`. Of the others `body` is JSON text, or null where a body is none, and `_error` says why; so is "
+        "one of more than 16 MiB, or of which more than 64 MiB of JSON would come. A message "
         "that says that it is JSON (property `contentType`) is left as it is.",
         "`json`",
     ),
@@ -63,6 +64,10 @@ WRITE_FORMAT_OPTIONS = (
     *_OF_FORMATS,
 )
 NEEDED = {"avro": ("avroSchema",), "protobuf": ("messageName", "descFilePath")}
+LARGEST = 16 * 1024 * 1024
+"""Bytes of a body (unpacked): a value of Python's takes up to 200 bytes for each of them."""
+LONGEST_JSON = 64 * 1024 * 1024
+"""Bytes of JSON text for a body: an empty part of a Protobuf message takes two, and has all its fields in JSON."""
 WRAPPERS = frozenset(
     f"google.protobuf.{kind}Value"
     for kind in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
@@ -82,7 +87,12 @@ class BodyFormat(ABC):
         if said != self.content_type and said in _CONTENT_TYPES:
             raise ValueError(f"its content type is {said}, and the option bodyFormat says {self.content_type}")
         try:
-            return _json_text(self.read(body))
+            if len(body) > LARGEST:
+                raise _WrongBodyError(f"it has more than {LARGEST >> 20} MiB, and would fill the memory")
+            text = _json_text(self.read(body))
+            if len(text) > LONGEST_JSON:
+                raise _too_long()
+            return text
         except Exception as error:  # the library's own, RecursionError: a body may hold anything
             told = f": {error}" if isinstance(error, _WrongBodyError) else f" ({type(error).__name__})"
             raise ValueError(f"its body of {len(body)} bytes is no {self.content_type}{told}") from None
@@ -179,36 +189,38 @@ class ProtobufFormat(BodyFormat):
         return type(self), self._made_of
 
     def read(self, body: bytes) -> Any:
-        return self._plain(self._type.FromString(body))
+        return self._plain(self._type.FromString(body), _Room(LONGEST_JSON))
 
     def write(self, value: Any) -> bytes:
         message = self._json.ParseDict(value, self._type(), descriptor_pool=self._pool)
         body: bytes = message.SerializeToString()
         return body
 
-    def _plain(self, message: Any) -> Any:
+    def _plain(self, message: Any, room: _Room) -> Any:
         kind = message.DESCRIPTOR
         if kind.full_name in WRAPPERS:
             return message.value
         if kind.full_name.startswith("google.protobuf."):  # a time, a duration, a struct: text or values in JSON
             return self._json.MessageToDict(message, descriptor_pool=self._pool)
-        return {
-            field.name: self._field(field, getattr(message, field.name))
-            for field in kind.fields
-            if not field.has_presence or message.HasField(field.name)
-        }
+        room.take(len("{},"))
+        found = {}
+        for field in kind.fields:
+            if not field.has_presence or message.HasField(field.name):
+                room.take(len(field.name) + len('"":0,'))
+                found[field.name] = self._field(field, getattr(message, field.name), room)
+        return found
 
-    def _field(self, field: Any, value: Any) -> Any:
+    def _field(self, field: Any, value: Any, room: _Room) -> Any:
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             of = field.message_type.fields_by_name["value"]
-            return {_key(key): self._one(of, each) for key, each in value.items()}
+            return {_key(key): self._one(of, each, room) for key, each in value.items()}
         if _is_repeated(field):
-            return [self._one(field, each) for each in value]
-        return self._one(field, value)
+            return [self._one(field, each, room) for each in value]
+        return self._one(field, value, room)
 
-    def _one(self, field: Any, value: Any) -> Any:
+    def _one(self, field: Any, value: Any, room: _Room) -> Any:
         if field.message_type is not None:
-            return self._plain(value)
+            return self._plain(value, room)
         if field.enum_type is not None:
             known = field.enum_type.values_by_number.get(value)
             return value if known is None else known.name
@@ -252,6 +264,22 @@ def is_foreign(options: Mapping[str, str]) -> bool:
 
 class _WrongBodyError(ValueError):
     """What is wrong with a body, in words that repeat nothing of it."""
+
+
+class _Room:
+    """For what becomes of a body, which ends before it fills the memory."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    def take(self, characters: int) -> None:
+        self._left -= characters
+        if self._left < 0:
+            raise _too_long()
+
+
+def _too_long() -> _WrongBodyError:
+    return _WrongBodyError(f"its JSON has more than {LONGEST_JSON >> 20} MiB")
 
 
 def _library(name: str, extra: str, format_: str) -> Any:

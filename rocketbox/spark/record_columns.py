@@ -12,7 +12,7 @@ cannot be read: it has a null body and the reason in ``_error``. Which pulls are
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Final
@@ -37,8 +37,9 @@ from rocketbox.protocol.stored_message import (
     decode_messages,
     encode_stored_message,
 )
-from rocketbox.spark.body_formats import CONTENT_TYPE, BodyFormat
+from rocketbox.spark.body_formats import BodyFormat
 from rocketbox.spark.columns import COLUMNS, ERROR
+from rocketbox.spark.json_bodies import CONTENT_TYPE_COLUMN, in_json
 from rocketbox.spark.property_columns import Places, Properties, slices
 
 __all__ = [
@@ -177,7 +178,8 @@ class RecordDecoder:
         self._columns = tuple(columns)
         self._tags = pa.array(sorted(tags), pa.string()) if tags else None
         self._has_body = "body" in columns
-        self._body_format = body_format
+        self._body_format = body_format if self._has_body else None
+        self._decoded = self.schema if self._body_format is None else self.schema.append(CONTENT_TYPE_COLUMN)
         self._has_properties = bool(tags) or not _FROM_PROPERTIES.isdisjoint(columns)
 
     def record_batches(self, pulled: Sequence[Pulled]) -> Iterator[Any]:
@@ -190,7 +192,9 @@ class RecordDecoder:
         for piece in pieces:
             batch = self._record_batch(piece, pulled)
             del piece
-            if batch.num_rows:
+            if batch.num_rows and self._body_format is not None:
+                yield from in_json(batch, self._body_format, BYTES_PER_RECORD_BATCH)
+            elif batch.num_rows:
                 yield batch
 
     def _odd(self, records: _Records) -> Any:
@@ -218,14 +222,11 @@ class RecordDecoder:
         }
         if "topic" in self._columns:
             columns["topic"] = self._plain(places.topics(errors))
-        to_json = self._body_format.to_json if self._has_body and self._body_format is not None else None
-        if self._has_properties or to_json is not None:
+        if self._has_properties or self._body_format is not None:
             properties = Properties(places.property_texts())
             columns |= self._from_properties(properties, places, head)
         if self._has_body:
             bodies = places.bodies()
-            if to_json is not None:
-                bodies = _converted(bodies, properties.named(CONTENT_TYPE), to_json, errors)
             if errors:
                 bodies = pc.if_else(_mask(errors, len(bodies)), pa.scalar(None, pa.binary()), bodies)
             columns["body"] = bodies
@@ -234,7 +235,9 @@ class RecordDecoder:
             texts = [errors.get(row) for row in range(length)] if errors else None
             columns[ERROR] = pa.array(texts, pa.string()) if texts else pa.nulls(length, pa.string())
         tags = columns.get("tag")
-        batch = pa.RecordBatch.from_arrays([columns[name] for name in self._columns], schema=self.schema)
+        if self._body_format is not None:
+            columns[CONTENT_TYPE_COLUMN.name] = properties.named(CONTENT_TYPE_COLUMN.name)
+        batch = pa.RecordBatch.from_arrays([columns[name] for name in self._decoded.names], schema=self._decoded)
         if len(broken):
             batch = self._with_broken(batch, {int(row): queues[records.pulls[row]] for row in broken})
         if self._tags is None:
@@ -275,21 +278,7 @@ class RecordDecoder:
                 "queue_offset": rows[row].get("queue_offset"), ERROR: rows[row].get(ERROR),
             }  # fmt: skip
             rows[row] = {name: known.get(name) for name in self._columns}
-        return pa.RecordBatch.from_pylist(rows, schema=self.schema)
-
-
-def _converted(
-    bodies: Any, content_types: Any, convert: Callable[[bytes, str | None], bytes], errors: dict[int, str]
-) -> Any:
-    """What is made of each body; null where there is nothing to be made, for the reason in ``errors``."""
-    made: list[bytes | None] = []
-    for row, (body, said) in enumerate(zip(bodies.to_pylist(), content_types.to_pylist(), strict=True)):
-        try:
-            made.append(None if row in errors else convert(body, said))
-        except ValueError as error:
-            errors[row] = str(error)
-            made.append(None)
-    return pa.array(made, pa.binary())
+        return pa.RecordBatch.from_pylist(rows, schema=self._decoded)
 
 
 class _Layout:

@@ -56,7 +56,9 @@ LADDER: dict[str, str] = {
     "spark.columns": "",
     "spark.property_columns": "",
     "spark.body_formats": "avro_bodies spark.option_values",
-    "spark.record_columns": "errors message protocol spark.body_formats spark.columns spark.property_columns",
+    "spark.json_bodies": "spark.body_formats spark.columns",
+    "spark.record_columns": "errors message protocol spark.body_formats spark.columns spark.json_bodies "
+    "spark.property_columns",
     "spark.offsets": "message",
     "spark.checkpoint": "errors message",
     "spark.limits": "message spark.offsets",

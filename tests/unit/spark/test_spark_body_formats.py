@@ -27,6 +27,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from rocketbox import AvroCodec, CodecMessageConverter, MessagePackCodec, ProtobufCodec
 from rocketbox.message import Message, MessageQueue, encode_properties
 from rocketbox.protocol.stored_message import StoredMessage, encode_stored_message
+from rocketbox.spark import body_formats, record_columns
 from rocketbox.spark.options import SourceOptions
 from rocketbox.spark.outgoing import OutgoingPlan, RowError
 from rocketbox.spark.record_columns import Pulled, RecordDecoder, record_starts
@@ -92,12 +93,14 @@ def rows(bodies: list[bytes | tuple[bytes, str]], **options: str) -> list[dict[s
     data = b""
     for offset, each in enumerate(bodies):
         body, said = each if isinstance(each, tuple) else (each, None)
-        properties = encode_properties({} if said is None else {"contentType": said})
+        properties = encode_properties({} if said is None else {"contentType": said}).replace(b"%ff", b"\xff")
         record = StoredMessage(topic="orders", queue_id=0, body=body, properties=properties, queue_offset=offset)
         data += encode_stored_message(record)
     decoder = RecordDecoder(("body", "queue_offset", "_error"), body_format=source.body_format)
     pulled = Pulled(MessageQueue("orders", "broker-a", 0), 0, len(bodies), data, record_starts(data))
-    return [row for batch in decoder.record_batches([pulled]) for row in batch.to_pylist()]
+    batches = list(decoder.record_batches([pulled]))
+    assert all(batch.schema == decoder.schema for batch in batches)
+    return [{**row, "batch": number} for number, batch in enumerate(batches) for row in batch.to_pylist()]
 
 
 def read(body: bytes | tuple[bytes, str], **options: str) -> Any:
@@ -250,6 +253,54 @@ def test_a_row_becomes_a_message_of_protobuf(descriptors: Path) -> None:
         assert "its value has no application/x-protobuf" in str(found)
     unknown = t.StructType([t.StructField("value", t.StructType([t.StructField("gate", t.StringType())]))])
     assert isinstance(sent(unknown, {"value": {"gate": "B7"}}, **options), RowError)
+
+
+def test_an_empty_part_of_a_body_that_becomes_much_json_does_not_fill_the_memory(
+    descriptors: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body_formats, "LONGEST_JSON", 2000)
+    options = {"bodyFormat": "protobuf", "messageName": MESSAGE, "descFilePath": str(descriptors)}
+    order: Any = order_class()()
+    for _ in range(100):
+        order.lines.add(item="")
+    assert len(read(order.SerializeToString(), **options)["lines"]) == 100
+    for _ in range(100):
+        order.lines.add(item="")
+    body = order.SerializeToString()
+    assert error_of(body, **options) == (
+        f"its body of {len(body)} bytes is no application/x-protobuf: its JSON has more than 0 MiB"
+    )
+    made = SourceOptions({"nameServer": "n:1", "topic": "t", **options}).body_format
+    assert made is not None
+    monkeypatch.setattr(
+        body_formats, "_json_text", lambda value: pytest.fail("all of it was made before it was refused")
+    )
+    with pytest.raises(ValueError, match="its JSON has more than"):
+        made.to_json(body, None)
+
+
+def test_a_body_that_is_long_unpacked_and_json_that_is_too_long_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body_formats, "LARGEST", 100)
+    monkeypatch.setattr(body_formats, "LONGEST_JSON", 400)
+    assert read(msgpack.packb([True] * 79), bodyFormat="messagepack") == [True] * 79
+    assert "JSON has more than 0 MiB" in error_of(msgpack.packb([True] * 80), bodyFormat="messagepack")
+    assert "it has more than 0 MiB, and would fill" in error_of(msgpack.packb([1] * 120), bodyFormat="messagepack")
+
+
+def test_rows_whose_json_is_longer_than_a_record_batch_come_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_columns, "BYTES_PER_RECORD_BATCH", 100)
+    bodies: list[bytes | tuple[bytes, str]] = [msgpack.packb([None] * number) for number in range(40)]
+    bodies[7] = bodies[30] = b"\xc1"
+    bodies[9] = msgpack.packb(1), "text/%ff"  # no UTF-8
+    found = rows(bodies, bodyFormat="messagepack")
+    assert [row["queue_offset"] for row in found] == list(range(40))
+    assert [row["queue_offset"] for row in found if row["_error"]] == [7, 30]
+    texts = [None if row["body"] is None else json.loads(row["body"]) for row in found]
+    assert texts[9] == 1
+    assert [text for number, text in enumerate(texts) if number not in (7, 9, 30)] == [
+        [None] * number for number in range(40) if number not in (7, 9, 30)
+    ]
+    assert max(row["batch"] for row in found) > 20
 
 
 # --- what is said wrongly --------------------------------------------------------------------------------------------
