@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from rocketbox.message import MessageQueue
-from rocketbox.protocol.bodies import TopicRouteData
+from rocketbox.protocol.bodies import TopicRouteData, ordered_queues
 from rocketbox.protocol.codes import MASTER_ID, PermName
 
 __all__ = ["BrokerTable", "TopicRoute", "default_route", "make_route", "same_route_data"]
@@ -47,11 +47,9 @@ def make_route(topic: str, data: TopicRouteData) -> TopicRoute:
 
 def _publish_queues(topic: str, data: TopicRouteData) -> Iterable[MessageQueue]:
     if data.order_topic_conf:
-        for entry in data.order_topic_conf.split(";"):
-            name, _, count = entry.partition(":")
-            if name and count.strip().isdigit():
-                for queue_id in range(int(count)):
-                    yield MessageQueue(topic, name, queue_id)
+        for name, count in ordered_queues(data):
+            for queue_id in range(count):
+                yield MessageQueue(topic, name, queue_id)
         return
     with_master = {broker.broker_name for broker in data.broker_datas if MASTER_ID in broker.broker_addrs}
     for queues in sorted(data.queue_datas, key=lambda queues: queues.broker_name):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rocketbox.protocol.bodies import BrokerData, broker_from_json, broker_to_json
 from rocketbox.protocol.codes import MASTER_ID
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
-from rocketbox.protocol.json_values import BareKeys, as_list, as_object, as_text, dumps, dumps_bare, reading
+from rocketbox.protocol.json_values import BareKeys, as_list, as_name, as_object, as_text, dumps, dumps_bare, reading
 from rocketbox.protocol.loose_json import Steps, finish, loads_loose
 from rocketbox.protocol.registration_bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 
@@ -65,11 +65,11 @@ def decode_cluster_info(body: bytes) -> ClusterInfo:
         values = as_object(loads_loose(body))
         return ClusterInfo(
             brokers={
-                name: broker_from_json(broker)
+                as_name(name): broker_from_json(broker)
                 for name, broker in as_object(values.get("brokerAddrTable") or {}).items()
             },
             clusters={
-                cluster: tuple(sorted(map(as_text, as_list(names))))
+                as_name(cluster): tuple(sorted(map(as_name, as_list(names))))
                 for cluster, names in as_object(values.get("clusterAddrTable") or {}).items()
             },
         )

@@ -12,13 +12,14 @@ Source: Apache RocketMQ 5.x ``HeartbeatData``, ``ConsumerData``, ``SubscriptionD
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
 from rocketbox.message import ConsumeFromWhere, MessageModel, MessageQueue
-from rocketbox.protocol.json_values import BareKeys, as_int, as_list, as_object, as_text, dumps, dumps_bare, reading
+from rocketbox.protocol.json_values import BareKeys, as_int, as_list, as_name, as_object, as_text, dumps, dumps_bare, reading
 from rocketbox.protocol.loose_json import Steps, each_in_steps, finish, loads_in_steps, loads_loose
 from rocketbox.protocol.tags import SubscriptionData
 
@@ -46,17 +47,21 @@ __all__ = [
     "heartbeat_in_steps",
     "lock_request_in_steps",
     "lock_response_in_steps",
+    "ordered_queues",
 ]
 
 ResultT = TypeVar("ResultT")
 EnumT = TypeVar("EnumT", bound=Enum)
 GROUPS_OF_A_STEP = 100  # and subscriptions; one takes some 5 us
 QUEUES_OF_A_STEP = 300
+MOST_QUEUES = 262_144  # of a topic on all its brokers; a name server of ours takes 65,536 of each
+MOST_ADDRESSES = 10_000  # of machines, of all brokers of a route
 TEXTS_OF_A_STEP = 3000
 
 
 # Java's enums in the order of their declaration: fastjson reads a number as the place of a member, and the C++ client
 # (librocketmq) writes its heartbeats so.
+_COUNT = re.compile(r"[0-9]{1,9}")
 _CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
 _MESSAGE_MODELS = ("BROADCASTING", "CLUSTERING")
 _CONSUME_FROM_WHERE = (
@@ -366,20 +371,40 @@ def encode_topic_route(data: TopicRouteData, *, strict: bool = True) -> bytes:
 
 
 def decode_topic_route(body: bytes) -> TopicRouteData:
-    """The route in the answer to code 105."""
+    """The route in the answer to code 105. One that would fill the memory, as it names more queues or machines than
+    any cluster has, is none.
+    """
     with reading("a route"):
         values = as_object(loads_loose(body))
-        return TopicRouteData(
+        data = TopicRouteData(
             queue_datas=tuple(map(_queues_from_json, as_list(values.get("queueDatas")))),
             broker_datas=tuple(map(broker_from_json, as_list(values.get("brokerDatas")))),
             order_topic_conf=as_text(order) if (order := values.get("orderTopicConf")) is not None else None,
         )
+        _check_queues([queues.read_queue_nums for queues in data.queue_datas])
+        _check_queues([queues.write_queue_nums for queues in data.queue_datas])
+        _check_queues([count for _, count in ordered_queues(data)])
+        addresses = sum(len(broker.broker_addrs) for broker in data.broker_datas)
+        if addresses > MOST_ADDRESSES:
+            raise ValueError(f"it names {addresses} machines, and {MOST_ADDRESSES} is the most")
+        return data
+
+
+def _check_queues(counts: Sequence[int]) -> None:
+    if min(counts, default=0) < 0 or sum(counts) > MOST_QUEUES:
+        raise ValueError(f"it has {sum(counts)} queues, and 0 to {MOST_QUEUES} are possible")
+
+
+def ordered_queues(data: TopicRouteData) -> list[tuple[str, int]]:
+    """The brokers of an ordered topic and how many queues each has, as ``broker-a:4;broker-b:4`` says it."""
+    entries = [entry.partition(":") for entry in (data.order_topic_conf or "").split(";")]
+    return [(name, int(count)) for name, _, count in entries if name and _COUNT.fullmatch(count.strip())]
 
 
 def _queues_from_json(value: Any) -> QueueData:
     values = as_object(value)
     return QueueData(
-        broker_name=as_text(values["brokerName"]),
+        broker_name=as_name(values["brokerName"]),
         read_queue_nums=as_int(values["readQueueNums"]),
         write_queue_nums=as_int(values["writeQueueNums"]),
         perm=as_int(values["perm"]),
@@ -389,9 +414,10 @@ def _queues_from_json(value: Any) -> QueueData:
 
 def broker_from_json(value: Any) -> BrokerData:
     values = as_object(value)
+    addresses = as_object(values["brokerAddrs"])
     return BrokerData(
         cluster=as_text(values.get("cluster") or ""),
-        broker_name=as_text(values["brokerName"]),
-        broker_addrs={as_int(number): as_text(address) for number, address in as_object(values["brokerAddrs"]).items()},
+        broker_name=as_name(values["brokerName"]),
+        broker_addrs={as_int(number): as_name(address) for number, address in addresses.items()},
         enable_acting_master=bool(values.get("enableActingMaster")),
     )

@@ -14,7 +14,10 @@ from typing import Any
 
 from rocketbox.errors import RemoteProtocolError
 
-__all__ = ["BareKeys", "as_int", "as_list", "as_object", "as_text", "dumps", "dumps_bare", "reading"]
+__all__ = ["BareKeys", "as_int", "as_list", "as_name", "as_object", "as_text", "dumps", "dumps_bare", "reading"]
+
+
+LONGEST_NAME = 1000  # characters; a topic's has up to 127, or 255
 
 
 def dumps(value: Any) -> bytes:
@@ -54,6 +57,14 @@ def as_text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{_kind(value)} is not text")
     return value
+
+
+def as_name(value: Any) -> str:
+    """A name or address that logs and errors show: one with a line break would begin a line of theirs."""
+    text = as_text(value)
+    if not text.isprintable() or len(text) > LONGEST_NAME:
+        raise ValueError(f"a name has more than {LONGEST_NAME} characters, or some that cannot be printed")
+    return text
 
 
 def as_int(value: Any) -> int:

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rocketbox.client.route_table import RouteTable
 from rocketbox.client.routes import default_route, make_route, same_route_data
+from rocketbox.errors import RemoteProtocolError
 from rocketbox.message import MessageQueue
-from rocketbox.protocol.bodies import BrokerData, QueueData, TopicRouteData
+from rocketbox.protocol.bodies import (
+    BrokerData,
+    QueueData,
+    TopicRouteData,
+    decode_topic_route,
+    encode_topic_route,
+)
+
+FORGED = "\n2026-11-23 00:00:00,000 ERROR rocketbox: forged"
 
 
 def broker(name: str, addresses: dict[int, str] | None = None) -> BrokerData:
@@ -96,3 +107,36 @@ def test_last_route_that_names_a_broker_stays_while_the_brokers_are_wanted() -> 
     assert sorted(table.forget_unused((), 701.0, keep_brokers=False)) == ["U", "V"]
     assert table.brokers == {}
     assert table.version("U") == 0
+
+
+@pytest.mark.parametrize(
+    ("brokers", "queue_datas", "order", "what"),
+    [
+        ([broker("a")], [queues("a", write=1 << 40)], None, "1099511627776 queues"),
+        ([broker("a")], [queues("a", read=1 << 40)], None, "1099511627776 queues"),
+        ([broker("a")], [queues(f"a{number}", read=65_536) for number in range(5)], None, "327680 queues"),
+        ([broker("a")], [queues("a", read=-1)], None, "-1 queues"),
+        ([broker("a")], [queues("a")], "a:999999999", "999999999 queues"),
+        ([broker("a", {n: f"10.0.0.1:{n}" for n in range(10_001)})], [queues("a")], None, "10001 machines"),
+        ([broker("a", {0: f"10.0.0.1:1{FORGED}"})], [queues("a")], None, "cannot be printed"),
+        ([broker(f"a{FORGED}")], [queues("a")], None, "cannot be printed"),
+        ([broker("a")], [queues(f"a{FORGED}")], None, "cannot be printed"),
+        ([broker("a" * 1001)], [queues("a")], None, "more than 1000 characters"),
+    ],
+)
+def test_a_route_that_no_cluster_has_is_none(
+    brokers: list[BrokerData], queue_datas: list[QueueData], order: str | None, what: str
+) -> None:
+    """A name server that is somebody else's neither fills the memory of its clients nor writes their log."""
+    with pytest.raises(RemoteProtocolError, match=what) as caught:
+        decode_topic_route(encode_topic_route(data(brokers, queue_datas, order)))
+    assert str(caught.value).isprintable()
+
+
+def test_an_ordered_topic_of_many_brokers_is_read() -> None:
+    order = ";".join(["a:4", " ", "b: 2 ", "c:\u00b2", "d:x", "e", ":3", "f:9999999999"])
+    names = [broker(name) for name in "ab"]
+    route = make_route("T", decode_topic_route(encode_topic_route(data(names, [queues("a")], order))))
+    assert [(queue.broker_name, queue.queue_id) for queue in route.publish_queues] == [
+        *(("a", number) for number in range(4)), ("b", 0), ("b", 1),
+    ]  # fmt: skip
