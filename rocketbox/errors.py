@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from rocketbox.durations import parse_time
+from rocketbox.safe_repr import said_by_a_peer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -177,13 +178,21 @@ class TooManyRequestsError(RemotingError):
 
 
 class BrokerError(RocketBoxError):
-    """A name server or broker answered with an error code (Apache's ``ResponseCode``)."""
+    """A name server or broker answered with an error code (Apache's ``ResponseCode``).
+
+    ``remark`` is what it said about it, as it came; the text of the error has the beginning of that, on one line.
+    """
 
     def __init__(self, code: int, remark: str | None, address: str) -> None:
         self.code = code
         self.remark = remark
         self.address = address
-        super().__init__(f"{address} answered code {code}: {remark or 'no remark'}")
+        super().__init__(f"{address} answered code {code}: {self.shown_remark}")
+
+    @property
+    def shown_remark(self) -> str:
+        """The remark as logs show it."""
+        return said_by_a_peer(self.remark or "no remark")
 
 
 class AccessDeniedError(BrokerError):
@@ -211,7 +220,7 @@ class AccessDeniedError(BrokerError):
         self.permission = permission
         self.resource = resource
         self.wrong_keys = wrong_keys
-        self.args = (f"{address} denies access: {self.missing} (code {code}: {remark or 'no remark'}); {self._fix()}",)
+        self.args = (f"{address} denies access: {self.missing} (code {code}: {self.shown_remark}); {self._fix()}",)
 
     @property
     def missing(self) -> str:
@@ -221,7 +230,7 @@ class AccessDeniedError(BrokerError):
             return f"the keys of {user} are not taken" if self.who is not None else "the request is not signed"
         if self.resource is None:
             return f"{user} may not do this" + (f", which takes {self.permission}" if self.permission else "")
-        return f"{user} lacks {self.permission or 'a permission'} on {self.resource}"
+        return f"{user} lacks {self.permission or 'a permission'} on {said_by_a_peer(self.resource)}"
 
     def _fix(self) -> str:
         keys = "rocketmq.access-key and rocketmq.secret-key, credentials= of ClientOptions"
@@ -364,7 +373,8 @@ class ReplyError(RocketBoxError):
         self.error_class = error_class
         self.message = message
         self.reply = reply
-        super().__init__(f"the request has failed where it was answered: {error_class}: {message}")
+        told = said_by_a_peer(f"{error_class}: {message}")
+        super().__init__(f"the request has failed where it was answered: {told}")
 
 
 class SendManyError(RocketBoxError):

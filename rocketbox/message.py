@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from rocketbox.errors import InvalidMessageError, RemoteProtocolError
+from rocketbox.safe_repr import one_line
 
 __all__ = [
     "DELAY_LEVELS",
@@ -397,7 +398,7 @@ class MessageExt:
     def __repr__(self) -> str:
         return (
             f"MessageExt({self.topic!r}, queue={self.broker_name}/{self.queue_id}, offset={self.queue_offset}, "
-            f"msg_id={self.msg_id}, {len(self.body)} bytes)"
+            f"msg_id={one_line(self.msg_id)}, {len(self.body)} bytes)"
         )
 
 

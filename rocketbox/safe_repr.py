@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["one_line", "safe_repr", "safe_str"]
+__all__ = ["LONGEST_SAID", "one_line", "said_by_a_peer", "safe_repr", "safe_str"]
+
+LONGEST_SAID = 1000  # characters of what a peer says that an error or a line of the log repeats
 
 
 def safe_repr(value: object) -> str:
@@ -26,6 +28,11 @@ def safe_str(value: object) -> str:
 def one_line(text: str) -> str:
     """What a peer has written, for a line of the log: what is not to be seen is escaped, so that it begins no other."""
     return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
+def said_by_a_peer(text: str) -> str:
+    """As :func:`one_line`, and cut where it is long: a peer may say as much as a frame holds, again and again."""
+    return one_line(text if len(text) <= LONGEST_SAID else f"{text[:LONGEST_SAID]}...")
 
 
 def _written(write: Callable[[object], str], value: object) -> str:

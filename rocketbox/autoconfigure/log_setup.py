@@ -20,6 +20,7 @@ from rocketbox.template.unawaited import current_call
 __all__ = ["JsonFormatter", "TextFormatter", "handled_message", "set_up_logging"]
 
 TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+CONTINUED = "  "  # before each further line of a record
 COLOURS = {logging.DEBUG: 2, logging.WARNING: 33, logging.ERROR: 31, logging.CRITICAL: 31}  # as terminals have them
 TEXT_OF_PROCESS = "%(asctime)s %(levelname)-7s [%(processName)s] %(name)s: %(message)s"
 
@@ -27,6 +28,7 @@ TEXT_OF_PROCESS = "%(asctime)s %(levelname)-7s [%(processName)s] %(name)s: %(mes
 class TextFormatter(logging.Formatter):
     """One line of text, with the name of the process where it is not the main one, such as ``worker 2``.
 
+    Further lines, of a traceback or of what somebody has sent, are indented: none looks like a record.
     What the code of a handler logs ends with the message that it handles. ``colour``: levels have one.
     """
 
@@ -34,6 +36,10 @@ class TextFormatter(logging.Formatter):
         super().__init__(TEXT)
         self._of_process = logging.Formatter(TEXT_OF_PROCESS)
         self._colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        first, *more = super().format(record).splitlines() or [""]
+        return "\n".join((first, *(CONTINUED + line for line in more)))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         line = self._of_process.formatMessage(record) if _process_of(record) else super().formatMessage(record)

@@ -88,6 +88,7 @@ _log = logging.getLogger(__name__)
 COMMIT_SHARE = 0.6  # of the time for the end
 HANDOVER = 1.0  # seconds that handlers have to end what is in hand when their queue goes to another member
 HANDOVER_NOTICE = AFTER_A_CHANGE + 0.3  # seconds more that the new owner waits: the old one has to hear of it
+RESET_AGAIN_AFTER = 1.0  # seconds between two resets of one queue
 PATIENCE = 0.3  # seconds that are waited for the other brokers after the first one was dealt with
 SIDE_BY_SIDE = 16  # queues of one broker whose start offsets are asked for at once
 UNLOCKED_BY = 2.0  # seconds by which an unlocking is over, answered or not
@@ -521,9 +522,17 @@ class QueueAssignment:
         owned = self._table.get(messages.queue)
         if owned is None or owned.messages is not messages or owned.state is not Ownership.PULLED:
             return
+        now = self._clock.monotonic()
+        if owned.reset_at is not None and (wait := owned.reset_at + RESET_AGAIN_AFTER - now) > 0:
+            await self._clock.sleep(wait)  # a broker that says now one offset and now another one is not asked for ever
+            if owned.messages is not messages or owned.state is not Ownership.PULLED:
+                return
+            now = self._clock.monotonic()
+        owned.reset_at = now
         moved = messages.pulled_to
-        _log.log(
+        self._told.tell(
             logging.WARNING if moved else logging.INFO,  # from 0, which FIRST_OFFSET begins at, nothing is lost
+            now, ("reset", owned.queue, bool(moved)),
             "group %s: %s goes on at offset %d instead of %d (%+d), as its broker says",
             self._group, owned.queue, offset, moved, offset - moved,
         )  # fmt: skip

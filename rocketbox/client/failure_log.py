@@ -25,7 +25,7 @@ def describe_message(message: MessageExt) -> str:
     """Which message it is, as a log names it: id, topic, keys, and where it is stored."""
     keys = f", KEYS {one_line(' '.join(message.keys))}" if message.keys else ""
     place = f"offset {message.queue_offset} of {message.broker_name}/{message.queue_id}"
-    return f"message {one_line(message.msg_id)} of {message.topic} ({place}{keys})"
+    return f"message {one_line(message.msg_id)} of {one_line(message.topic)} ({place}{keys})"
 
 
 class _Kind:
@@ -48,8 +48,9 @@ class FailureLog:
     def tell(self, message: MessageExt, error: Exception, attempts: int | None, what_now: str, *, end: bool) -> None:
         """message has failed with error; ``attempts`` is how many it has in all (None: no limit).
 
-        ``end``: they are used up. That is told of each message, whatever was told of others. The traceback has the
-        lines of the handler's own code only; at level debug it has all.
+        ``end``: they are used up. That is told of each message, whatever was told of others, and once: one that no
+        broker takes back is handled again and again. The traceback has the lines of the handler's own code only; at
+        level debug it has all.
         """
         expected = isinstance(error, Reject | RetryLater)
         of = "" if attempts is None else f" of {attempts}"
@@ -57,7 +58,7 @@ class FailureLog:
             what_now = f"its retries are used up, {what_now}"
         text = (
             f"group {self._group}: {describe_message(message)} failed, attempt {message.reconsume_times + 1}{of}: "
-            f"{safe_str(error) if expected else safe_repr(error)}; {what_now}"
+            f"{one_line(safe_str(error)) if expected else safe_repr(error)}; {what_now}"
         )
         key = (message.topic, type(error))
         kind = self._kinds.get(key)
@@ -67,7 +68,7 @@ class FailureLog:
             trace = error.__traceback__ if _log.isEnabledFor(logging.DEBUG) else users_traceback(error)
             exc_info = None if expected else (type(error), error, trace)
             _log.log(logging.ERROR if end else logging.WARNING, "%s", text, exc_info=exc_info)
-        elif end:
+        elif end and (attempts is None or message.reconsume_times < attempts):
             _log.error("%s", text)
         else:
             kind.more += 1
@@ -82,5 +83,5 @@ class FailureLog:
             if kind.more:
                 _log.warning(
                     "group %s: %d more messages of %s failed with %s within a minute; the last one: %s",
-                    self._group, kind.more, topic, error.__qualname__, kind.last,
+                    self._group, kind.more, one_line(topic), error.__qualname__, kind.last,
                 )  # fmt: skip

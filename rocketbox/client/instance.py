@@ -65,13 +65,14 @@ from rocketbox.protocol.codes import CLIENT_INNER_PRODUCER, MASTER_ID, RequestCo
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.ids import UniqIdGenerator
 from rocketbox.protocol.namespaces import Namespace
+from rocketbox.rare_log import RareLog
 from rocketbox.remoting.acl import Credentials, RequestSigner
 from rocketbox.remoting.client import RemotingClient, RpcHook
 from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import Network, TcpNetwork
 from rocketbox.remoting.tls import TlsOptions
 from rocketbox.remoting.tls_files import ClientTls
-from rocketbox.safe_repr import safe_str
+from rocketbox.safe_repr import safe_str, said_by_a_peer
 from rocketbox.storage.file_system import RealStorage, Storage
 from rocketbox.tasks import Supervisor, TaskState
 
@@ -188,6 +189,7 @@ class MQClientInstance:
         self._consumers: dict[str, ConsumerMember] = {}
         self._producers: dict[str, ProducerMember] = {}
         self._refusals: dict[str, Refusals] = {}
+        self._unreadable = RareLog(_log)
         self._heartbeats = Heartbeats(
             self.remoting, self.clock, self.tasks, self.options,
             addresses=self._beaten, data=self._heartbeat, greeted=self._greeted, refusals=self.refusals,
@@ -389,8 +391,15 @@ class MQClientInstance:
         return CONSUMER_REQUESTS[RequestCode(request.code)].serve(self._consumers, request, self.namespace)
 
     def _check_transaction(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
+        def unreadable(error: Exception) -> None:
+            self._unreadable.tell(
+                logging.WARNING, self.clock.monotonic(), "check",
+                "the broker at %s asks what became of transaction %s, and its message cannot be read here: %s",
+                connection.remote_address, said_by_a_peer(request.ext_fields.get("msgId", "")), error,
+            )  # fmt: skip
+
         return serve_transaction_check(
-            self._producers, connection, request, self.namespace, self.options.max_unpacked_bytes
+            self._producers, connection, request, self.namespace, self.options.max_unpacked_bytes, unreadable
         )
 
     # --- routes ------------------------------------------------------------------------------------------------------

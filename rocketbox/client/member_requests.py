@@ -8,14 +8,13 @@ Source: Apache RocketMQ 5.x ``ClientRemotingProcessor``, ``MQProducerInner``, ``
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from rocketbox.client.api.stored_names import unwrap_names
 from rocketbox.client.routes import TopicRoute
-from rocketbox.errors import RemoteProtocolError
+from rocketbox.errors import RemoteProtocolError, RocketBoxError
 from rocketbox.message import MessageExt, Property
 from rocketbox.protocol.bodies import ConsumerData
 from rocketbox.protocol.codes import RequestCode, ResponseCode
@@ -33,8 +32,6 @@ __all__ = [
     "refusal",
     "serve_transaction_check",
 ]
-
-_log = logging.getLogger(__name__)
 
 
 class ConsumerMember(Protocol):
@@ -123,18 +120,17 @@ def serve_transaction_check(
     request: RemotingCommand,
     namespace: Namespace,
     max_body_bytes: int,
+    unreadable: Callable[[RocketBoxError | ValueError], None],
 ) -> RemotingCommand | None:
     """Hand the question of a broker (39) to the producer of the group that the message names.
 
-    A body is unpacked to at most ``max_body_bytes``. What cannot be read is logged: brokers ask one-way.
+    A body is unpacked to at most ``max_body_bytes``. ``unreadable`` is told why one cannot be read: brokers ask
+    one-way.
     """
     try:
         (message,) = decode_messages(request.body, max_body_bytes=max_body_bytes)
     except (RemoteProtocolError, ValueError) as error:
-        _log.warning(
-            "the broker at %s asks what became of transaction %s, and its message cannot be read here: %s",
-            connection.remote_address, request.ext_fields.get("msgId"), error,
-        )  # fmt: skip
+        unreadable(error)
         return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, f"the message cannot be read: {error}")
     unwrap_names([message], namespace)
     group = namespace.unwrap(message.properties.get(Property.PGROUP, ""))

@@ -35,6 +35,7 @@ class OwnedQueue:
     messages: ProcessQueue | None = None
     before_reset: ProcessQueue | None = None  # its last batch may still be in hand
     pull: SupervisedTask | None = None
+    reset_at: float | None = None  # when its broker had it go on at another offset
 
     @property
     def counts(self) -> bool:

@@ -25,6 +25,7 @@ from rocketbox.message import MessageExt, Property
 from rocketbox.protocol.codes import MASTER_ID, PullSysFlag, ResponseCode, retry_topic
 from rocketbox.protocol.headers import PullMessageRequestHeader
 from rocketbox.protocol.tags import SubscriptionData
+from rocketbox.safe_repr import one_line
 
 __all__ = ["PullContext", "PullLoop", "has_tag"]
 
@@ -83,7 +84,8 @@ class PullLoop:
         self._is_retry = queue.topic == retry_topic(context.group)
         self._doing = f"reading {queue.topic}"
         self._singly = 0  # so many more pulls are for one message each, to find one that cannot be read
-        self._failing_since: float | None = None
+        self._failing = False
+        self._told_of_failing = False
         self._logged_at: float | None = None
         self._broker_id = MASTER_ID  # the machine that the broker suggested last
 
@@ -107,10 +109,11 @@ class PullLoop:
                 continue
             if queue.closed:
                 return
-            if self._failing_since is not None:
+            if self._failing:
                 context.instance.refusals(context.group).allowed(self._doing)
-                _log.info("group %s: pulling %s works again", context.group, queue.queue)
-                self._failing_since = None
+                if self._told_of_failing:
+                    _log.info("group %s: pulling %s works again", context.group, queue.queue)
+                self._failing = self._told_of_failing = False
             if result.status is PullStatus.FOUND and (await context.gate() or queue.over_budget):
                 continue  # no longer wanted now: what came is asked for again
             await self._handle(result)
@@ -159,8 +162,8 @@ class PullLoop:
                     "comes back later" if isinstance(error, CodecMissingError) else "goes to the dead-letter queue"
                 )
                 _log.error("group %s: message %s at offset %d of %s cannot be read, it %s: %s",
-                           self._context.group, message.msg_id, message.queue_offset, self._queue.queue, what_now,
-                           error)  # fmt: skip
+                           self._context.group, one_line(message.msg_id), message.queue_offset, self._queue.queue,
+                           what_now, error)  # fmt: skip
             if not await self._context.set_aside(message, error):
                 await self._pause()
                 return
@@ -213,9 +216,9 @@ class PullLoop:
         """Wait as long as the error asks for, and do what may end it."""
         context, queue = self._context, self._queue
         code = error.code if isinstance(error, BrokerError) else None
-        if self._failing_since is None:
-            self._failing_since, self._logged_at = self._clock.monotonic(), None
+        self._failing = True
         if not isinstance(error, AccessDeniedError) and self._may_log():
+            self._told_of_failing = True
             _log.warning("group %s: pulling %s failed, it is tried again: %s", context.group, queue.queue, error)
         self._broker_id = MASTER_ID  # who was suggested may be the one that fails
         if isinstance(error, AccessDeniedError):

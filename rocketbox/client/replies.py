@@ -54,6 +54,7 @@ from rocketbox.protocol.request_reply import (
     reply_topic,
 )
 from rocketbox.rare_log import RareLog
+from rocketbox.safe_repr import one_line
 
 __all__ = ["Replier", "is_answer", "wants_reply"]
 
@@ -247,7 +248,8 @@ def _marks_of_reply(request: MessageExt) -> tuple[str, dict[str, str]]:
     missing = [name for name in (CORRELATION_ID, REPLY_TO_CLIENT, Property.CLUSTER) if not said.get(name)]
     if missing:
         raise ClientError(
-            f"message {request.msg_id} of {request.topic} asks for no reply: it has no property {', '.join(missing)}"
+            f"message {one_line(request.msg_id)} of {request.topic} asks for no reply: it has no property "
+            f"{', '.join(missing)}"
         )
     marks = {MESSAGE_TYPE: REPLY, CORRELATION_ID: said[CORRELATION_ID], REPLY_TO_CLIENT: said[REPLY_TO_CLIENT]}
     if TTL in said:

@@ -26,6 +26,7 @@ from rocketbox.client.sending import Sender
 from rocketbox.errors import AccessDeniedError, NotDurableError, RocketBoxError
 from rocketbox.message import MessageExt, Property, decode_properties
 from rocketbox.protocol.codes import MessageSysFlag, retry_topic
+from rocketbox.rare_log import RareLog
 from rocketbox.safe_repr import one_line
 
 __all__ = ["DEFAULT_MAX_RECONSUME_TIMES", "FIRST_RETRY_LEVEL", "SendBack"]
@@ -45,11 +46,12 @@ class SendBack:
         self._group = group
         self._instance = instance
         self._sender = Sender(group, instance)
+        self._told = RareLog(_log)
 
     async def send_back(
         self, message: MessageExt, delay_level: int, max_reconsume_times: int, delay: timedelta | None = None
     ) -> bool:
-        """Whether the message is safe at a broker again; False, after it was logged, when no broker took it.
+        """Whether the message is safe at a broker again; False when no broker took it, of which the log tells.
 
         ``delay_level`` 0 lets the broker decide, -1 means the dead-letter topic; ``max_reconsume_times`` -1 means 16.
         ``delay`` is what is wanted in truth, where that is none of the levels: brokers from 5.0 on keep to it.
@@ -75,9 +77,10 @@ class SendBack:
             refusals.refused(_DOING, error)
             return await self._send_again(message, delay_level, most)
         except RocketBoxError as error:
-            _log.warning(
+            self._told.tell(
+                logging.WARNING, instance.clock.monotonic(), "not taken back",
                 "group %s: %s did not take message %s back, it is sent to the retry topic: %s",
-                self._group, message.broker_name, message.msg_id, error,
+                self._group, message.broker_name, one_line(message.msg_id), error,
             )  # fmt: skip
             return await self._send_again(message, delay_level, most)
         refusals.allowed(_DOING)
@@ -137,9 +140,10 @@ class SendBack:
             self._instance.refusals(self._group).refused(_DOING, error)
             return False
         except RocketBoxError as error:
-            _log.warning(
+            self._told.tell(
+                logging.WARNING, self._instance.clock.monotonic(), "not sent",
                 "group %s: message %s could not be sent back at all, it is handled again here: %s",
-                self._group, message.msg_id, error,
+                self._group, one_line(message.msg_id), error,
             )  # fmt: skip
             return False
         return True

@@ -358,7 +358,8 @@ class Transactions:
             checkers.log.tell(
                 logging.WARNING, clock.monotonic(), "nobody",
                 "the broker at %s asks what became of transaction %s to %s:%s, and producer %s has no checker for that",
-                connection.remote_address, message.msg_id, message.topic, message.tag, self._group,
+                connection.remote_address, one_line(message.msg_id), one_line(message.topic),
+                one_line(message.tag or ""), self._group,
             )  # fmt: skip
             return
         key = connection.remote_address, message.msg_id
@@ -385,7 +386,7 @@ class Transactions:
                 logging.WARNING, now, "slow",
                 "the checker %s has looked into transaction %s to %s for %d s, and %d questions wait behind it; what "
                 "is asked too often without an answer is given up (maximum-pool-size: how many are answered at once)",
-                name_of(route.checker), question.message.msg_id, question.message.topic, now - question.began,
+                name_of(route.checker), one_line(question.message.msg_id), question.message.topic, now - question.began,
                 route.waiting,
             )  # fmt: skip
 
@@ -401,7 +402,7 @@ class Transactions:
             self.checkers.log.tell(
                 logging.ERROR, self._instance.clock.monotonic(), "failed",
                 "the checker could not tell what became of transaction %s to %s: %s; the broker will ask again",
-                message.msg_id, message.topic, self._shown(raised), error=raised,
+                one_line(message.msg_id), message.topic, self._shown(raised), error=raised,
             )  # fmt: skip
         finally:
             del route.questions[address, message.msg_id]

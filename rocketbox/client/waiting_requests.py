@@ -22,6 +22,7 @@ from rocketbox.protocol.request_reply import CORRELATION_ID
 from rocketbox.rare_log import RareLog
 from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.sweep_times import SweepTimes
+from rocketbox.safe_repr import said_by_a_peer
 from rocketbox.tasks import Supervisor
 from rocketbox.waiters import make_waiter
 
@@ -111,7 +112,7 @@ class WaitingRequests:
             self._told.tell(
                 logging.INFO, self._clock.monotonic(), "late",
                 "a reply has come for which nobody waits (any more): it came by %s from %s",
-                connection.remote_address, request.ext_fields.get("bornHost"),
+                connection.remote_address, said_by_a_peer(request.ext_fields.get("bornHost", "somebody")),
             )  # fmt: skip
         return RemotingCommand.response()
 

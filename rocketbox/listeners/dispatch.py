@@ -30,6 +30,7 @@ from rocketbox.listeners.invalid_limit import InvalidLimit
 from rocketbox.listeners.options import OnInvalid
 from rocketbox.message import ConsumeMode, MessageExt
 from rocketbox.protocol.request_reply import asks_for_reply
+from rocketbox.safe_repr import one_line
 from rocketbox.template import PayloadError
 from rocketbox.template.unawaited import Call, current_call, never_begun
 
@@ -104,7 +105,7 @@ class HandlerDispatch:
             case OnInvalid.SKIP:
                 _log.warning(
                     "%s: message %s of topic %s cannot be read (skip): %s",
-                    self.binding.signature.name, message.msg_id, message.topic, error,
+                    self.binding.signature.name, one_line(message.msg_id), one_line(message.topic), error,
                 )  # fmt: skip
                 return None
             case OnInvalid.RETRY:  # the consumer logs what fails, once

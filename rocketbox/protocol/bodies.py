@@ -19,7 +19,17 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from rocketbox.message import ConsumeFromWhere, MessageModel, MessageQueue
-from rocketbox.protocol.json_values import BareKeys, as_int, as_list, as_name, as_object, as_text, dumps, dumps_bare, reading
+from rocketbox.protocol.json_values import (
+    BareKeys,
+    as_int,
+    as_list,
+    as_name,
+    as_object,
+    as_text,
+    dumps,
+    dumps_bare,
+    reading,
+)
 from rocketbox.protocol.loose_json import Steps, each_in_steps, finish, loads_in_steps, loads_loose
 from rocketbox.protocol.tags import SubscriptionData
 

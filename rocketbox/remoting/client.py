@@ -39,6 +39,7 @@ from rocketbox.remoting.connection import Connection, Driver, RemotingOptions, R
 from rocketbox.remoting.network import Network, TcpNetwork, format_address, parse_address, reason_of
 from rocketbox.remoting.role import AnswerTaker
 from rocketbox.remoting.sweep_times import IDLE_SWEEP_INTERVAL, SweepTimes
+from rocketbox.safe_repr import said_by_a_peer
 from rocketbox.tasks import SupervisedTask, Supervisor
 from rocketbox.waiters import Waiter, make_waiter
 
@@ -371,7 +372,7 @@ class RemotingClient:
             connection, now = await self._reach(address, deadline)
             response = await connection.request_frame(encode, timeout=deadline - now, now=now, what=what)
             if response.code == GO_AWAY:
-                reason = f"the server goes away and took no request ({response.remark or 'code 1500'})"
+                reason = f"the server goes away and took no request ({said_by_a_peer(response.remark or 'code 1500')})"
                 raise ConnectError(address, reason)
         return response
 

@@ -15,6 +15,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import PydanticSerializationError
 
 from rocketbox.errors import InvalidMessageError
+from rocketbox.safe_repr import one_line
 from rocketbox.template.typed_dicts import readable_by_pydantic
 
 __all__ = ["JsonMessageConverter", "MessageConverter", "PayloadError", "describe_validation_error"]
@@ -168,8 +169,8 @@ def describe_validation_error(error: ValidationError) -> str:
 def _describe(problem: Any) -> str:
     # The one text of pydantic's that repeats a value.
     what = "Input tag is none of the expected tags" if problem["type"] == "union_tag_invalid" else problem["msg"]
-    where = ".".join(_cut(str(step), 100) for step in problem["loc"])
-    return _cut(f"{_cut(where, 500)}: {what}" if where else what, 1_000)
+    where = ".".join(_cut(str(step), 100) for step in problem["loc"])  # names of fields, also those of the body
+    return one_line(_cut(f"{_cut(where, 500)}: {what}" if where else what, 1_000))
 
 
 def _cut(text: str, length: int) -> str:

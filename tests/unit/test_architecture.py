@@ -23,7 +23,7 @@ LADDER: dict[str, str] = {
     "frozen_heap": "",
     "durations": "",
     "sizes": "",
-    "errors": "durations message",  # message: for the type of NotDurableError.result alone, under TYPE_CHECKING
+    "errors": "durations message safe_repr",  # message: for the type of NotDurableError.result, under TYPE_CHECKING
     "clock": "",
     "hints": "",
     "rare_log": "",
@@ -35,17 +35,18 @@ LADDER: dict[str, str] = {
     "own_failures": "loops safe_repr",
     "blocking": "calls_from_threads errors loops waiters",
     "calls_from_threads": "clock errors loops",
-    "message": "errors",
+    "message": "errors safe_repr",
     "avro_bodies": "",
     "storage": "errors",
     "marks": "errors message",
     "protocol": "errors message",
-    "remoting": "declarations errors clock tasks rare_log blocking loops waiters message protocol",
+    "remoting": "declarations errors clock tasks rare_log safe_repr blocking loops waiters message protocol",
     "client": "declarations errors clock tasks frames rare_log own_failures safe_repr blocking calls_from_threads "
     "waiters message storage protocol remoting",
     "otel": "errors clock rare_log safe_repr message client version",
-    "template": "avro_bodies durations errors clock tasks loops calls_from_threads message protocol remoting client",
-    "listeners": "declarations errors clock tasks hints message marks protocol remoting client template",
+    "template": "avro_bodies durations errors clock tasks safe_repr loops calls_from_threads message protocol remoting "
+    "client",
+    "listeners": "declarations errors clock tasks safe_repr hints message marks protocol remoting client template",
     "access": "errors clock rare_log message protocol remoting",
     "nameserver": "errors clock tasks rare_log message protocol remoting access",
     "broker": "declarations errors clock tasks rare_log safe_repr blocking loops waiters message storage protocol "

@@ -43,6 +43,8 @@ _WRONG_KEYS = re.compile(
 _USER = re.compile(r"(User:|accessKey=|acl config for )([^\s,]+)")
 _ADMIN = re.compile(r"need admin permission", re.IGNORECASE)
 
+LONGEST_READ = 2000  # characters of a remark that are looked through, which takes longer than it is long
+
 _SEND = {
     RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
     RequestCode.SEND_REPLY_MESSAGE_V2,
@@ -79,7 +81,7 @@ def refusal(
     ``code`` and ``fields`` are the request's: they say what is asked for where the words of the answer do not.
     ``credentials`` are those of the client, as :attr:`RemotingClient.credentials` has them.
     """
-    remark = answer.remark or ""
+    remark = (answer.remark or "")[:LONGEST_READ]
     denied = answer.code == ResponseCode.NO_PERMISSION and not any(words in remark for words in _OF_THE_TOPIC_OR_BROKER)
     denied |= answer.code == ResponseCode.SYSTEM_ERROR and "AclException" in remark
     if not denied:

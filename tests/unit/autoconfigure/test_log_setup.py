@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rocketbox.autoconfigure.log_setup import JsonFormatter
+from rocketbox.autoconfigure.log_setup import JsonFormatter, TextFormatter
 
 
 class Detached:
@@ -42,3 +42,25 @@ def test_a_field_that_json_cannot_say_loses_no_line(value: object, shown: object
 def test_a_stack_that_was_asked_for_is_a_field() -> None:
     record = logging.makeLogRecord({"msg": "it is", "stack_info": "Stack (most recent call last):\n  here"})
     assert json.loads(JsonFormatter().format(record))["stack"] == "Stack (most recent call last):\n  here"
+
+
+FORGED = "2026-11-23 00:00:00,000 ERROR   rocketbox: forged"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\x0b", "\x85", "\u2028"])
+def test_only_a_record_begins_at_the_begin_of_a_line(end: str) -> None:
+    """Whoever sends a message that a handler logs, or quotes in what it raises, writes no record by that."""
+    try:
+        raise ValueError(f"bad order x{end}{FORGED}")
+    except ValueError as error:
+        failure = (ValueError, error, error.__traceback__)
+    values = {"msg": "order %s", "args": (f"x{end}{FORGED}",), "levelname": "INFO", "name": "shop", "exc_info": failure}
+    first, *more = TextFormatter(colour=True).format(logging.makeLogRecord(values)).splitlines()
+    assert first.endswith("shop: order x")
+    assert sum(FORGED in line for line in more) == 2
+    assert all(line.startswith("  ") for line in more)
+    assert "  Traceback (most recent call last):" in more
+
+
+def test_an_empty_record_is_a_line() -> None:
+    assert TextFormatter().format(logging.makeLogRecord({"msg": "", "levelname": "INFO", "name": "shop"}))

@@ -131,6 +131,12 @@ def test_a_long_name_in_a_body_is_cut_in_its_error() -> None:
     assert len(str(caught.value)) < 300
 
 
+def test_a_name_in_a_body_begins_no_line_of_an_error() -> None:
+    with pytest.raises(PayloadError, match=r"k\\nERROR forged: Input should be a valid integer") as caught:
+        converter.from_body(b'{"k\\nERROR forged":"a"}', dict[str, int])
+    assert "\n" not in str(caught.value)
+
+
 def test_the_error_of_a_tagged_union_repeats_no_value() -> None:
     with pytest.raises(PayloadError, match="Input tag is none of the expected tags") as caught:
         converter.from_body(b'{"kind":"4711"}', Annotated[Landed | Diverted, Field(discriminator="kind")])

@@ -1,0 +1,201 @@
+"""Servers that are somebody else's, or ill: what they say neither forges lines of a client's log nor fills it."""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+
+import pytest
+
+from rocketbox.client import ClientOptions, ConsumerOptions, PushConsumer
+from rocketbox.client.api.answers import refusal
+from rocketbox.client.failure_log import describe_message
+from rocketbox.errors import AccessDeniedError, BrokerError, ReplyError
+from rocketbox.message import ConsumeFromWhere, MessageExt
+from rocketbox.protocol.codes import RequestCode as C
+from rocketbox.protocol.codes import ResponseCode
+from rocketbox.protocol.command import RemotingCommand
+from tests.support.client.scripted_broker import ScriptedBroker
+from tests.support.clocks import VirtualClock, settle
+
+pytestmark = pytest.mark.anyio
+
+FORGED = "\n2026-11-23 00:00:00,000 ERROR rocketbox: forged"
+LONG = FORGED * 100
+LONGEST_LINE = 4000  # characters: an error that quotes another one
+
+
+class Setting:
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.broker = ScriptedBroker(self.clock)
+        self.broker.topics = {"T": 1, "%RETRY%g": 1}
+
+    def consumer(self) -> PushConsumer:
+        return PushConsumer(
+            "g",
+            name_server=self.broker.address,
+            options=ConsumerOptions(consume_from_where=ConsumeFromWhere.FIRST_OFFSET, max_reconsume_times=3),
+            client_options=ClientOptions(client_ip="10.0.0.9", instance_name="c1"),
+            clock=self.clock,
+            network=self.broker.network,
+        )
+
+
+async def fail(batch: list[MessageExt]) -> None:
+    raise ValueError("no")
+
+
+async def take(batch: list[MessageExt]) -> None:
+    pass
+
+
+def lines_of(caplog: pytest.LogCaptureFixture, level: int = logging.DEBUG) -> list[str]:
+    """What the client's loggers have said, each record with its traceback."""
+    formatter = logging.Formatter("%(message)s")
+    return [
+        formatter.format(record)
+        for record in caplog.records
+        if record.levelno >= level and record.name.startswith("rocketbox.") and "broker." not in record.name
+    ]
+
+
+def check(text: str) -> None:
+    assert not [line for line in text.splitlines() if line.startswith("2026-11-23 00:00:00")], text[:300]
+    assert len(text) <= LONGEST_LINE, text[:300]
+
+
+REFUSED = (
+    C.HEART_BEAT, C.UPDATE_CONSUMER_OFFSET, C.CONSUMER_SEND_MSG_BACK, C.SEND_MESSAGE_V2, C.PULL_MESSAGE,
+    C.GET_CONSUMER_LIST_BY_GROUP, C.GET_ROUTEINFO_BY_TOPIC, C.UNREGISTER_CLIENT, C.QUERY_CONSUMER_OFFSET,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_BUSY])
+async def test_what_a_server_remarks_begins_no_line_of_the_log_and_fills_none(
+    code: ResponseCode, anyio_backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    setting = Setting()
+
+    def refuse(request: RemotingCommand) -> RemotingCommand:
+        return RemotingCommand.response(code, f"{FORGED} Topic:{'x' * 5000} {LONG}")
+
+    caplog.set_level(logging.DEBUG)
+    async with setting.broker, setting.consumer() as consumer:
+        await consumer.subscribe("T", "*", fail)
+        await setting.clock.advance(3)
+        setting.broker.store("T", *[b"x"] * 3, keys=f"k{FORGED}")
+        for each in REFUSED:
+            if each is not C.PULL_MESSAGE:
+                setting.broker.overrides[each] = refuse
+        await setting.clock.advance(40)
+        setting.broker.overrides[C.PULL_MESSAGE] = refuse
+        setting.broker.store("T", b"x")
+        await setting.clock.advance(60)
+    lines = lines_of(caplog)
+    assert len([line for line in lines if "2026-11-23" in line]) > 5, "it is told all the same"
+    for line in lines:
+        check(line)
+    assert len(lines_of(caplog, logging.WARNING)) < 60
+
+
+def test_errors_tell_the_beginning_of_what_a_peer_says_on_one_line() -> None:
+    errors: list[Exception] = [
+        BrokerError(1, LONG, "b:1"),
+        AccessDeniedError(16, LONG, "b:1", who="user", permission="PUB", resource=f"topic {'x' * 5000}"),
+        ReplyError("desk.SoldOut", LONG),
+    ]
+    for error in errors:
+        check("".join(traceback.format_exception_only(error)))
+        assert "2026-11-23 00:00:00,000 ERROR rocketbox: forged" in str(error)
+        assert "\n" not in str(error)
+    assert isinstance(errors[0], BrokerError)
+    assert errors[0].remark == LONG
+
+
+def test_a_record_of_a_broker_begins_no_line() -> None:
+    fields = (0, 0, 0, 0, 0, 7, 0, 0, 0, b"", 0, 0, b"", 0, 0, 0, 1)
+    message = MessageExt(fields, b"x", f"T{FORGED}", f"UNIQ_KEY\x01u{FORGED}\x02".encode(), "broker-a")
+    for text in (describe_message(message), repr(message)):
+        assert text.splitlines() == [text]
+
+
+async def test_offsets_that_go_to_and_fro_are_followed_once_a_second(
+    anyio_backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    setting = Setting()
+    pulls: list[int] = []
+
+    def swing(request: RemotingCommand) -> RemotingCommand | None:
+        if request.ext_fields["topic"] != "T":
+            return None
+        pulls.append(int(request.ext_fields["queueOffset"]))
+        return setting.broker.pulled(ResponseCode.PULL_OFFSET_MOVED, 9 - pulls[-1], ("T", 0))
+
+    async with setting.broker, setting.consumer() as consumer:
+        await consumer.subscribe("T", "*", take)
+        await settle(200)
+        setting.broker.overrides[C.PULL_MESSAGE] = swing
+        setting.broker.drop_connections()
+        with caplog.at_level(logging.INFO):
+            for _ in range(20):
+                await setting.clock.advance(0.5)
+                await settle(600)
+        assert 5 <= len(pulls) <= 13
+        assert set(pulls) == {0, 9}
+        assert len([line for line in lines_of(caplog) if "goes on at offset" in line]) <= 2
+
+
+async def test_a_pull_that_fails_now_and_then_is_told_once_a_minute(
+    anyio_backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    setting = Setting()
+    asked: list[str] = []
+
+    def flicker(request: RemotingCommand) -> RemotingCommand | None:
+        if request.ext_fields["topic"] != "T":
+            return None
+        asked.append(request.ext_fields["queueOffset"])
+        if len(asked) % 2:
+            return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, "ill")
+        return setting.broker.pulled(ResponseCode.PULL_NOT_FOUND, 0, ("T", 0))
+
+    async with setting.broker, setting.consumer() as consumer:
+        await consumer.subscribe("T", "*", take)
+        await settle(200)
+        setting.broker.overrides[C.PULL_MESSAGE] = flicker
+        setting.broker.drop_connections()
+        with caplog.at_level(logging.INFO):
+            await setting.clock.advance(50)
+        told = [line for line in lines_of(caplog) if "pulling MessageQueue(topic='T'" in line]
+        assert len(asked) > 20
+        assert len([line for line in told if "failed" in line]) == 1
+        assert len(told) <= 2
+
+
+async def test_questions_that_cannot_be_read_are_told_once(
+    anyio_backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    setting = Setting()
+    async with setting.broker, setting.consumer() as consumer:
+        await consumer.subscribe("T", "*", take)
+        await setting.clock.advance(1)
+        question = RemotingCommand.request(C.CHECK_TRANSACTION_STATE, {"msgId": f"m{LONG}"}, b"garbage")
+        with caplog.at_level(logging.WARNING):
+            for connection in setting.broker.connections:
+                for _ in range(100):
+                    connection.send_oneway(question)
+            await settle(600)
+        told = [line for line in lines_of(caplog) if "cannot be read here" in line]
+        assert len(told) == 1
+        check(told[0])
+        assert "\n" not in told[0]
+
+
+def test_a_remark_is_read_in_time_that_does_not_grow_with_its_square() -> None:
+    """The loop stands still meanwhile, and a frame may hold 16 million characters of it."""
+    began = time.process_time()
+    error = refusal(RemotingCommand.response(ResponseCode.NO_PERMISSION, "user:" * 1_000_000), "b:1", 310)
+    assert isinstance(error, AccessDeniedError)
+    assert time.process_time() - began < 2
