@@ -3,7 +3,10 @@
 First the broker that has the message is asked to copy it (code 36); when it cannot, the message is sent to the retry
 topic like a new one, to any broker of it, as it came: whatever a handler made of its body and properties.
 
-A delay that is none of the levels is no matter for the broker's copy: such a message is sent from the start.
+A delay that is none of the levels is no matter for the broker's copy: such a message is sent from the start. So is one
+that says to have been sent to another topic than it lies in: the copy would keep that, and come back to the handler of
+the other topic, or to none. Dead letters say so, and others whose senders have written it (Java's client has both come
+back so).
 
 A user who may consume for the group may do both, with ACL 1.0 and 2.0. The second is sent in the consumer group's name:
 ACL 1.0 looks for the permission on the group that sends (Java's client sends it as CLIENT_INNER_PRODUCER, which takes
@@ -25,7 +28,7 @@ from rocketbox.client.outcomes import DEAD_LETTER
 from rocketbox.client.sending import Sender
 from rocketbox.errors import AccessDeniedError, NotDurableError, RocketBoxError
 from rocketbox.message import MessageExt, Property, decode_properties
-from rocketbox.protocol.codes import MessageSysFlag, retry_topic
+from rocketbox.protocol.codes import DLQ_PREFIX, MessageSysFlag, retry_topic
 from rocketbox.rare_log import RareLog
 from rocketbox.safe_repr import one_line
 
@@ -63,6 +66,11 @@ class SendBack:
             return False
         if delay is not None and await self._send_for(message, delay, most):
             return True
+        if delay_level != DEAD_LETTER and message.properties.get(Property.RETRY_TOPIC) not in (None, message.topic):
+            is_sent = await self._send_again(message, delay_level, most)
+            if is_sent:
+                refusals.allowed(_DOING)
+            return is_sent
         try:
             await send_message_back(
                 instance.remoting,
@@ -123,6 +131,8 @@ class SendBack:
             if not name.startswith("TIMER_") and name != Property.TRAN_MSG
         }
         properties.setdefault(Property.ORIGIN_MESSAGE_ID, message.msg_id)
+        if message.topic.startswith(DLQ_PREFIX) and Property.RETRY_TOPIC in properties:
+            properties.setdefault(Property.DLQ_ORIGIN_TOPIC, properties[Property.RETRY_TOPIC])
         properties[Property.RETRY_TOPIC] = message.topic
         return properties
 

@@ -102,6 +102,23 @@ async def test_a_message_given_back_comes_again_in_the_retry_topic(tmp_path: Pat
         assert third.properties[Property.RETRY_TOPIC] == "t"
 
 
+async def test_a_message_comes_back_as_one_of_the_topic_it_was_in_whatever_its_sender_wrote(tmp_path: Path) -> None:
+    """Consumers go by what the retry says: who may send to one topic would have his messages taken for another's."""
+    async with embedded(tmp_path, message_delay_level="1s 1s 1s 1s") as wire:
+        await wire.send("t", b"x", properties="RETRY_TOPIC\x01payments\x02KEYS\x01k\x02")
+        (message,) = await wire.messages("t")
+        assert (await give_back(wire, message)).code == 0
+        (again,) = await arrived(wire, "%RETRY%g")
+        assert again.properties[Property.RETRY_TOPIC] == "t"
+        assert again.raw_properties.count(b"RETRY_TOPIC") == 1
+        assert (await give_back(wire, again, delayLevel=-1)).code == 0
+        (dead,) = await wire.messages("%DLQ%g")
+        assert dead.properties[Property.RETRY_TOPIC] == "t"
+        assert (await give_back(wire, dead, group="morgue")).code == 0
+        (again,) = await arrived(wire, "%RETRY%morgue")
+        assert again.properties[Property.RETRY_TOPIC] == "t", "what a dead letter says was not written by its sender"
+
+
 async def test_an_asked_for_level_is_used(tmp_path: Path) -> None:
     async with embedded(tmp_path, message_delay_level="1s 9s 9s") as wire:
         await wire.send("t", b"x")

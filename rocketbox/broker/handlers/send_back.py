@@ -1,6 +1,7 @@
 """Messages that a consumer gives back (36): stored again for a later retry, or as dead letters.
 
-Source: Apache RocketMQ 5.x ``AbstractSendMessageProcessor.consumerSendMsgBack``.
+Source: Apache RocketMQ 5.x ``AbstractSendMessageProcessor.consumerSendMsgBack``. Unlike there, which topic it comes
+from (RETRY_TOPIC, by which consumers choose its handler) is not what its sender has written into it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,16 @@ from rocketbox.broker.property_text import add_property, find_property, remove_p
 from rocketbox.broker.put_stage import PutOrigin
 from rocketbox.broker.unparking import record_of
 from rocketbox.errors import InvalidMessageError, StoreError
-from rocketbox.protocol.codes import VERSION_3_4_9, PermName, RequestCode, ResponseCode, dlq_topic, retry_topic
+from rocketbox.protocol.codes import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    VERSION_3_4_9,
+    PermName,
+    RequestCode,
+    ResponseCode,
+    dlq_topic,
+    retry_topic,
+)
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import ConsumerSendMsgBackRequestHeader
 from rocketbox.protocol.stored_message import decode_message
@@ -146,8 +156,9 @@ class SendBackHandler:
     def _properties(text: bytes, topic: str, offset_msg_id: str) -> bytes:
         """The message's properties with where it came from, and without what the store writes anew."""
         text = remove_properties(text, (b"__CRC32#", b"WAIT"))
-        if find_property(text, b"RETRY_TOPIC") is None:
-            text = add_property(text, b"RETRY_TOPIC", topic.encode())
+        said = find_property(text, b"RETRY_TOPIC")
+        if said is None or not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):  # there no sender has written it
+            text = set_property(text, b"RETRY_TOPIC", topic.encode())
         if find_property(text, b"ORIGIN_MESSAGE_ID") is None:
             text = add_property(text, b"ORIGIN_MESSAGE_ID", offset_msg_id.encode())
         return add_property(text, b"WAIT", b"false")

@@ -336,6 +336,30 @@ async def test_a_failed_send_back_goes_to_the_retry_topic(setting: Setting, anyi
         assert broker.committed["T", 0] == 1
 
 
+@pytest.mark.parametrize(("topic", "origin"), [("%DLQ%board", "orders"), ("T", None)], ids=["dead letter", "forged"])
+async def test_a_message_that_says_to_be_of_another_topic_comes_back_to_the_handler_that_it_failed_in(
+    setting: Setting, anyio_backend: str, topic: str, origin: str | None
+) -> None:
+    """A broker copies what it says: a dead letter its first topic, any other what its sender has written."""
+    broker, seen = setting.broker, Recorder(raising(ValueError("x")))
+    broker.topics[topic] = 1
+    async with setting.consumer() as consumer:
+        await consumer.subscribe(topic, "*", seen)
+        broker.store(topic, b"bad", retry_topic="orders")
+        await setting.advance(6)
+        assert broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK) == []
+        (sent,) = broker.asked(RequestCode.SEND_MESSAGE_V2)
+        fields = sent.ext_fields
+        assert (fields["b"], fields["j"], fields["l"], sent.body) == ("%RETRY%g", "1", "16", b"bad")
+        properties = dict(pair.split("\x01") for pair in fields["i"].split("\x02") if pair)
+        assert properties["RETRY_TOPIC"] == topic
+        assert properties.get("DLQ_ORIGIN_TOPIC") == origin
+        assert properties["DELAY"] == "3"
+        broker.store("%RETRY%g", b"bad", retry_topic=topic, reconsume_times=1)
+        await setting.advance(6)
+        assert [message.topic for message in seen.messages] == [topic, topic]
+
+
 async def test_a_rejected_message_that_cannot_be_sent_back_is_sent_as_one_that_has_used_up_its_tries(
     setting: Setting, anyio_backend: str
 ) -> None:
