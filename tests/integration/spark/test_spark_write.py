@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,12 +16,17 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # it has no types
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as f
+from pyspark.sql import types as t
 
+from rocketbox.client import Admin
+from rocketbox.message import MessageExt
 from rocketbox.spark.outgoing import DEDUP_KEY
 from rocketbox.spark.servers import Servers
 from rocketbox.spark.session import create_session
 from rocketbox.spark.worker_client import ClientThread
-from tests.support.spark.topics import Broker, rows_of
+from rocketbox.spark.writing import WriteError, plan_write
+from tests.support.spark.broker_beside_process import broker_beside
+from tests.support.spark.topics import Broker, rows_of, wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -226,3 +231,59 @@ def test_a_thread_of_ones_own_may_write_once_it_has_made_a_frame(
     with ThreadPoolExecutor(1) as threads:
         threads.submit(work).result()
     assert sorted(bytes(row.body) for row in read(spark, broker, topic)) == [b"0", b"1"]
+
+
+def test_the_rows_of_a_broker_that_is_killed_are_told_and_come_again_under_the_same_keys(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    """No session is needed: this is what a task does."""
+    fields = [t.StructField("body", t.BinaryType()), t.StructField("hash_key", t.StringType())]
+    options = {"nameServer": broker.name_server, "topic": topic, "maxInFlight": "20", "sendTimeout": "500ms"}
+    task = plan_write({**options, "writeId": "once"}, t.StructType(fields), overwrite=False)
+
+    def rows(behind_the_half: Callable[[], None] | None = None) -> Iterator[pa.RecordBatch]:
+        for first in range(0, 200, 10):
+            if first == 100 and behind_the_half is not None:
+                behind_the_half()
+            numbers = range(first, first + 10)
+            bodies, keys = [b"%d" % number for number in numbers], [f"k{number % 10}" for number in numbers]
+            yield pa.RecordBatch.from_pydict({"body": pa.array(bodies, pa.binary()), "hash_key": keys})
+
+    def has_two(admin: Admin) -> Any:
+        return admin.queues_on_brokers(topic)
+
+    async def pull(admin: Admin) -> list[MessageExt]:
+        found: list[MessageExt] = []
+        for queue in await admin.queues(topic):
+            offset, end = 0, await admin.max_offset(queue)
+            while offset < end:
+                result = await admin.pull(queue, offset)
+                found += result.messages
+                offset = result.next_begin_offset
+        return found
+
+    def kill() -> None:
+        process.kill()
+        process.wait()
+
+    with broker_beside(tmp_path / "b", "broker-b", broker.name_server) as (process, address):
+        broker.ask(lambda admin: admin.create_topic(topic, queues=2))
+        wait_for(lambda: len(broker.ask(has_two)) == 2)
+        with pytest.raises(WriteError) as caught:
+            task.run(rows(kill))
+    error = caught.value
+    assert 80 <= error.row < 200
+    assert str(error).startswith(f"row {error.row} of partition 0 (once/0/0/{error.row}) was not written: ")
+    assert f"broker-b ({address})" in str(error)
+    assert "rows of this attempt are stored; another attempt sends them again, with the same DEDUP_KEY" in str(error)
+    port = int(address.rpartition(":")[2])
+    with broker_beside(tmp_path / "b", "broker-b", broker.name_server, port):
+        wait_for(lambda: len(broker.ask(has_two)) == 2)
+        assert task.run(rows()).rows == 200
+        found = broker.ask(pull)
+    keys: dict[bytes, set[str]] = {}
+    for message in found:
+        keys.setdefault(message.body, set()).add(message.properties[DEDUP_KEY])
+    assert sorted(map(int, keys)) == list(range(200))
+    assert {len(of_row) for of_row in keys.values()} == {1}
+    assert len(found) > 200

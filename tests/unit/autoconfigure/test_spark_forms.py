@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import sys
 
 import pytest
 
@@ -68,7 +68,7 @@ def test_settings_say_what_becomes_of_invalid_rows(service: ServiceMaker) -> Non
     assert "on-invalid of Spark listener to_lake is retry: a batch comes again as a whole; say skip" in found
 
 
-@pytest.mark.skipif(importlib.util.find_spec("polars") is not None, reason="polars is installed")
-def test_a_library_that_is_not_installed_is_a_finding(service: ServiceMaker) -> None:
+def test_a_library_that_is_not_installed_is_a_finding(service: ServiceMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "polars", None)
     (found,) = findings(service, 'as_="polars"')
     assert "asks for its rows as polars, and polars is not installed; pip install polars" in found
