@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,10 @@ import pytest
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.testing import given
 from rocketbox.testing.plugin import service_named
+from tests.support.pytest_runs import Done, PytestRuns, pytest_runs
 
 ROOT = Path(__file__).resolve().parents[3]
+Run = Callable[..., Done]
 
 SERVICE = """
 from pydantic import BaseModel
@@ -142,18 +144,29 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(
-    project: Path, source: str, *arguments: str, environment: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    (project / "test_shop.py").write_text(textwrap.dedent(source))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "rocketbox.testing.plugin", "-p", "no:cacheprovider"]
-    return subprocess.run(
-        [*command, *arguments], cwd=project, env=environment, capture_output=True, text=True, timeout=600
-    )
+PLUGINS = ("-procketbox.testing.plugin", "-panyio.pytest_plugin", "-pxdist")
 
 
-def test_the_fixture_is_there_for_tests_that_await_and_for_those_that_do_not(project: Path) -> None:
-    done = run(project, TESTS)
+@pytest.fixture(scope="module")
+def runs() -> Iterator[PytestRuns]:
+    with pytest_runs() as runs:
+        yield runs
+
+
+@pytest.fixture
+def run(runs: PytestRuns, project: Path) -> Run:
+    """Runs tests of that source in the project, or in ``folder``."""
+
+    def run(source: str, *arguments: str, folder: Path = project, environment: Mapping[str, str] | None = None) -> Done:
+        (folder / "test_shop.py").write_text(textwrap.dedent(source))
+        only = {**(environment or os.environ), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        return runs.run(folder, *PLUGINS, *arguments, environment=only)
+
+    return run
+
+
+def test_the_fixture_is_there_for_tests_that_await_and_for_those_that_do_not(run: Run) -> None:
+    done = run(TESTS)
     assert "5 passed" in done.stdout, done.stdout + done.stderr
 
 
@@ -170,25 +183,25 @@ def pytest_runtest_protocol(item, nextitem):  # as pytest-rerunfailures does
 """
 
 
-def test_a_test_that_is_run_again_has_a_harness_of_its_own(project: Path) -> None:
+def test_a_test_that_is_run_again_has_a_harness_of_its_own(run: Run, project: Path) -> None:
     (project / "conftest.py").write_text(RUNS_AGAIN)
-    done = run(project, TESTS, "-k", "test_an_order_is_sold or without_await")
+    done = run(TESTS, "-k", "test_an_order_is_sold or without_await")
     assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
-def test_a_batch_for_a_spark_listener_without_java_skips_the_test_and_says_what_to_install(project: Path) -> None:
+def test_a_batch_for_a_spark_listener_without_java_skips_the_test_and_says_what_to_do(run: Run, project: Path) -> None:
     pytest.importorskip("pyspark")
     (project / "lake.py").write_text(textwrap.dedent(LAKE))
     here = {**os.environ, "PATH": str(project), "JAVA_HOME": str(project)}
-    done = run(project, LAKE_TESTS, "-rs", environment=here)
+    done = run(LAKE_TESTS, "-rs", environment=here)
     assert "2 skipped" in done.stdout, done.stdout + done.stderr
     assert "1 failed" in done.stdout, "a harness that is not the fixture's raises what it is"
     assert "Spark needs Java 17 or newer" in done.stdout.partition("short test summary")[2]
     assert "JavaNotFoundError" in done.stdout
 
 
-def test_the_report_of_a_failing_test_tells_what_happened(project: Path) -> None:
-    done = run(project, FAILING)
+def test_the_report_of_a_failing_test_tells_what_happened(run: Run) -> None:
+    done = run(FAILING)
     assert "2 failed" in done.stdout, done.stdout + done.stderr
     assert done.stdout.count("rocketbox harness, in virtual time") == 2
     assert "+0.000 s  shop: sell, attempt 1, keys o1: comes back (ValueError: nobody sells air)" in done.stdout
@@ -237,8 +250,8 @@ def test_without_any():
 """
 
 
-def test_the_report_tells_of_every_harness_that_ran_in_the_test(project: Path) -> None:
-    done = run(project, OTHER_HARNESSES)
+def test_the_report_tells_of_every_harness_that_ran_in_the_test(run: Run) -> None:
+    done = run(OTHER_HARNESSES)
     assert "3 failed, 1 passed, 1 error" in done.stdout, done.stdout + done.stderr
     logs = done.stdout.split("rocketbox harness, in virtual time")[1:]
     told = [re.findall(r"orders .*\"item\":\"(\w+)\"", log.partition("____")[0]) for log in logs]
@@ -283,12 +296,12 @@ async def harness(anyio_backend):
 """
 
 
-def test_a_fixture_cannot_use_the_fixture_before_its_async_test_begins_and_is_told_what_can(project: Path) -> None:
-    done = run(project, IN_FIXTURES)
+def test_a_fixture_cannot_use_the_fixture_before_its_async_test_begins_and_is_told_what_can(run: Run) -> None:
+    done = run(IN_FIXTURES)
     assert "2 errors" in done.stdout, done.stdout + done.stderr
     assert "put an async fixture harness of your own in its place, which yields inside of" in done.stdout
     assert "write self.harness = await self.enterAsyncContext(Harness(app)) in asyncSetUp" in done.stdout
-    done = run(project, IN_FIXTURES + OWN_FIXTURE, "-k", "with_a_fixture")
+    done = run(IN_FIXTURES + OWN_FIXTURE, "-k", "with_a_fixture")
     assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
@@ -338,8 +351,8 @@ def test_of_no_option(harness): ...
 """
 
 
-def test_an_option_that_is_none_is_told_with_the_one_that_is_meant(project: Path) -> None:
-    done = run(project, MISTAKEN)
+def test_an_option_that_is_none_is_told_with_the_one_that_is_meant(run: Run) -> None:
+    done = run(MISTAKEN)
     assert "2 errors" in done.stdout, done.stdout + done.stderr
     assert "'setings' is no option of a Harness (harness_options, @pytest.mark.harness); did you mean settings?" in (
         done.stdout
@@ -354,17 +367,17 @@ def test_that_fails(harness):
 """
 
 
-def test_a_settings_file_that_does_not_count_where_pytest_was_started_is_told(project: Path) -> None:
+def test_a_settings_file_that_does_not_count_where_pytest_was_started_is_told(run: Run, project: Path) -> None:
     (project / "app").mkdir()
     (project / "shop.py").rename(project / "app" / "shop.py")
     (project / "pytest.ini").write_text("[pytest]\nrocketbox_app = shop:app\npythonpath = app\n")
     folder = project / "tests"
     folder.mkdir()
-    done = run(folder, ELSEWHERE)
+    done = run(ELSEWHERE, folder=folder)
     counts = f"{project / 'rocketbox.yaml'} counts when it is started in {project}, or with Harness(app, config=...)"
     told = f"shop has no settings file, for pytest was started in {folder}: {counts}"
     assert told in done.stdout, done.stdout + done.stderr
-    done = run(folder, ELSEWHERE, environment={**os.environ, "ROCKETBOX_CONFIG": "../rocketbox.yaml"})
+    done = run(ELSEWHERE, folder=folder, environment={**os.environ, "ROCKETBOX_CONFIG": "../rocketbox.yaml"})
     assert "1 failed" in done.stdout
     assert "has no settings file" not in done.stdout
 
@@ -413,8 +426,8 @@ def real_broker(tmp_path: Path) -> Iterator[str]:
         yield servers.name_server_address
 
 
-def test_the_same_tests_run_on_a_real_broker(project: Path, real_broker: str) -> None:
-    done = run(project, ON_A_REAL_BROKER, "-rs", f"--rocketbox-name-server={real_broker}")
+def test_the_same_tests_run_on_a_real_broker(run: Run, real_broker: str) -> None:
+    done = run(ON_A_REAL_BROKER, "-rs", f"--rocketbox-name-server={real_broker}")
     assert "2 passed, 1 skipped" in done.stdout, done.stdout + done.stderr
     assert "1 failed" in done.stdout
     assert "rocketbox: advance waits for real: 20ms, until " in done.stdout
@@ -423,8 +436,8 @@ def test_the_same_tests_run_on_a_real_broker(project: Path, real_broker: str) ->
     assert "rocketbox harness, in real time" in done.stdout
 
 
-def test_without_the_option_the_marked_tests_run(project: Path) -> None:
-    done = run(project, ON_A_REAL_BROKER, "-k", "of_hours")
+def test_without_the_option_the_marked_tests_run(run: Run) -> None:
+    done = run(ON_A_REAL_BROKER, "-k", "of_hours")
     assert "1 passed, 3 deselected" in done.stdout, done.stdout + done.stderr
 
 
@@ -436,8 +449,8 @@ def test_without_the_option_the_marked_tests_run(project: Path) -> None:
         (["ns1:9876", "ns2:9876"], "there are two for the main cluster; several: a:1;b:2"),
     ],
 )
-def test_an_option_that_names_no_server_is_refused(texts: list[str], told: str, project: Path) -> None:
-    done = run(project, TESTS, *(f"--rocketbox-name-server={text}" for text in texts))
+def test_an_option_that_names_no_server_is_refused(texts: list[str], told: str, run: Run) -> None:
+    done = run(TESTS, *(f"--rocketbox-name-server={text}" for text in texts))
     assert f"ERROR: --rocketbox-name-server: {told}" in done.stderr, done.stdout + done.stderr
 
 
@@ -446,6 +459,6 @@ def test_servers_of_several_clusters_are_given_by_name() -> None:
     assert said == {"": "ns1:9876;ns2:9876", "audit": "ns3:9876"}
 
 
-def test_tests_beside_each_other_are_refused_on_a_real_broker(project: Path) -> None:
-    done = run(project, TESTS, "--rocketbox-name-server=ns1:9876", "-n", "2")
+def test_tests_beside_each_other_are_refused_on_a_real_broker(run: Run) -> None:
+    done = run(TESTS, "--rocketbox-name-server=ns1:9876", "-n", "2")
     assert "tests beside each other would share the groups of the service on one broker" in done.stderr
