@@ -17,6 +17,7 @@ AddressMatch = Callable[[str], bool]
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 LONGEST = 200  # characters of a pattern
+MAPPED_BITS = 96  # before an IPv4 address in an IPv6 one (::ffff:10.0.0.1)
 
 
 def everybody(host: str) -> bool:
@@ -32,6 +33,9 @@ def host_of(address: str) -> str:
 def source_match(text: str) -> AddressMatch:
     """Of an address or a network (``10.0.0.0/8``). Raises ValueError for what is neither."""
     network = ipaddress.ip_network(text.strip()[:LONGEST], strict=False)
+    mapped = network.network_address.ipv4_mapped if network.version == 6 else None
+    if mapped is not None and network.prefixlen >= MAPPED_BITS:  # who comes from there is known by his IPv4 address
+        network = ipaddress.ip_network((mapped, network.prefixlen - MAPPED_BITS))
 
     def matches(host: str) -> bool:
         address = _address(host)
@@ -68,15 +72,18 @@ def plain_match(text: str) -> AddressMatch:
 
 def _address(host: str) -> _Address | None:
     try:
-        address = ipaddress.ip_address(host.partition("%")[0])
+        return _plain(ipaddress.ip_address(host.partition("%")[0]))
     except ValueError:
         return None
-    mapped = getattr(address, "ipv4_mapped", None)
-    return mapped or address
+
+
+def _plain(address: _Address) -> _Address:
+    """An IPv4 address that is written as an IPv6 one, as what it is."""
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def _one_of(texts: list[str]) -> AddressMatch:
-    addresses = {ipaddress.ip_address(text) for text in texts}
+    addresses = {_plain(ipaddress.ip_address(text)) for text in texts}
     return lambda host: _address(host) in addresses
 
 

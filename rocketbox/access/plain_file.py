@@ -16,6 +16,7 @@ import yaml
 
 from rocketbox.access.addresses import AddressMatch, plain_match
 from rocketbox.access.plain import Perm, PlainAccount, PlainRights, PlainTable
+from rocketbox.access.resources import Kind, name_problem
 from rocketbox.errors import ConfigurationError, Finding
 
 __all__ = ["LARGEST", "read_plain_acl"]
@@ -105,8 +106,8 @@ class _Reader:
             admin=self._flag(values.get("admin"), "admin"),
             default_topic_perm=self._perm(values.get("defaultTopicPerm"), "defaultTopicPerm"),
             default_group_perm=self._perm(values.get("defaultGroupPerm"), "defaultGroupPerm"),
-            topic_perms=dict(self._perms(values.get("topicPerms"), "topicPerms")),
-            group_perms=dict(self._perms(values.get("groupPerms"), "groupPerms")),
+            topic_perms=dict(self._perms(values.get("topicPerms"), "topicPerms", Kind.TOPIC)),
+            group_perms=dict(self._perms(values.get("groupPerms"), "groupPerms", Kind.GROUP)),
         )
         trusted = self._address(address) if address is not None and not _is_null(address) else None
         if len(self.findings) > before:
@@ -171,7 +172,7 @@ class _Reader:
             self._wrong(node, f"{name} says {text[:SHOWN]!r}", f"write one of {', '.join(_PERMS)}")
         return _PERMS.get(text, Perm.DENY)
 
-    def _perms(self, node: yaml.Node | None, name: str) -> Iterator[tuple[str, Perm]]:
+    def _perms(self, node: yaml.Node | None, name: str, kind: Kind) -> Iterator[tuple[str, Perm]]:
         seen: set[str] = set()
         for each in self._list(node, name):
             text = self._text(each, name)
@@ -183,6 +184,8 @@ class _Reader:
                 self._wrong(each, f"{name} has an entry that is not NAME=PERM", "write for example orders=PUB|SUB")
             elif resource in seen:
                 self._wrong(each, f"{name} names {resource[:SHOWN]!r} twice", "keep one of the two")
+            elif (problem := name_problem(kind, resource)) is not None:
+                self._wrong(each, f"{name} names {resource[:SHOWN]!r}, {problem[0]}", problem[1])
             else:
                 seen.add(resource)
                 yield resource, self._perm_of(each, f"{name}, {resource[:SHOWN]}:", perm.strip())

@@ -16,8 +16,9 @@ from typing import Final
 
 from rocketbox.protocol.codes import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, UNDELIVERED_TOPIC
 from rocketbox.protocol.request_reply import REPLY_TOPIC_SUFFIX
+from rocketbox.protocol.tags import is_valid_name
 
-__all__ = ["ADMINISTRATION", "Action", "Kind", "Need", "group_need", "topic_need"]
+__all__ = ["ADMINISTRATION", "Action", "Kind", "Need", "group_need", "name_problem", "topic_need"]
 
 
 class Kind(Enum):
@@ -91,3 +92,14 @@ def topic_need(topic: str, *actions: Action, of_group: tuple[Action, ...] | None
 def group_need(group: str, *actions: Action) -> Need:
     """Of a group; its retry topic's name stands for it as well."""
     return Need(Kind.GROUP, group.removeprefix(RETRY_PREFIX), actions)
+
+
+def name_problem(kind: Kind, name: str) -> tuple[str, str] | None:
+    """Why a right to this name, or to all that begins so, would never count, and what to do; None when it would."""
+    if kind is Kind.CLUSTER:
+        return None
+    if name.startswith(RETRY_PREFIX):
+        return "a retry topic, of which the right to its group counts", "name the group, without %RETRY%"
+    if not is_valid_name(name):
+        return f"what no {kind.value.lower()} can be called", "names have letters, digits, %, |, _ and - alone"
+    return None

@@ -31,7 +31,7 @@ from rocketbox.access.policies import (
     Resource,
     read_resource,
 )
-from rocketbox.access.resources import Action, Need
+from rocketbox.access.resources import Action, Need, name_problem
 from rocketbox.errors import RocketBoxError, StoreCorruptError
 from rocketbox.protocol.auth_bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from rocketbox.protocol.codes import ResponseCode
@@ -213,7 +213,7 @@ class UserTable:
         for policy in acl.policies:
             if not policy.entries:
                 raise UserError("The policy entries is empty.")
-            policies = policies.with_entries(_policy_type(policy.policy_type), map(read_entry, policy.entries))
+            policies = policies.with_entries(_policy_type(policy.policy_type), map(_new_entry, policy.entries))
         if len(policies) > MOST_ENTRIES:
             raise UserError(f"the policies would have {len(policies)} entries; {MOST_ENTRIES} is the most")
         return self._put(dataclasses.replace(user, policies=policies))
@@ -289,6 +289,15 @@ def read_entry(info: PolicyEntryInfo) -> PolicyEntry:
         )
     except ValueError:
         raise UserError("The source ip is invalid.") from None
+
+
+def _new_entry(info: PolicyEntryInfo) -> PolicyEntry:
+    """As :func:`read_entry`, of a new one: what would never count is refused, for it may be a denial."""
+    entry = read_entry(info)
+    kind, name = entry.resource.kind, entry.resource.name
+    if kind is not None and name is not None and (problem := name_problem(kind, name)) is not None:
+        raise UserError(f"{str(entry.resource)[:100]!r} names {problem[0]}; {problem[1]}")
+    return entry
 
 
 def _entry_info(entry: PolicyEntry) -> PolicyEntryInfo:

@@ -24,6 +24,7 @@ from rocketbox.access.addresses import host_of, plain_match, source_match
         ("5::7:6:1-200:*", ["5::7:6:1:1", "5:0:0:0:7:6:200:ffff"], ["5::7:6:201:1", "5::7:7:1:1", "5.7.6.1"]),
         ("2001:db8::1", ["2001:DB8:0:0::1", "2001:db8::1%eth0"], ["2001:db8::2", "10.0.0.1"]),
         ("fe80::{1,2}", ["fe80::1"], ["fe80::3"]),
+        ("::ffff:10.0.0.1", ["10.0.0.1", "::ffff:10.0.0.1"], ["10.0.0.2"]),
     ],
 )
 def test_patterns_of_accounts(pattern: str, inside: list[str], outside: list[str]) -> None:
@@ -52,6 +53,9 @@ def test_sources_of_policies_are_addresses_and_networks() -> None:
     assert source_match("2001:db8::/32")("2001:db8::1")
     assert not source_match("0.0.0.0/0")("2001:db8::1")
     assert not source_match("10.0.0.1")("no address")
+    for mapped in ("::ffff:10.1.0.0/112", "::ffff:10.1.2.3"):
+        assert source_match(mapped)("10.1.2.3"), "a denial for it would be none"
+        assert not source_match(mapped)("10.2.2.3")
     for wrong in ("10.0.0.0/33", "host", "", "10.0.0.1-2"):
         with pytest.raises(ValueError, match=r"\w"):
             source_match(wrong)

@@ -122,6 +122,21 @@ SOUND = "accounts: [{accessKey: RocketMQ, secretKey: hunter2hunter2}]\n"
         ("accounts:\n- {secretKey: hunter2hunter2}", "an account has no accessKey", "f.yml:2:3"),
         ("accounts:\n- {accessKey: RocketMQ}", "an account has no secretKey", "f.yml:2:3"),
         ("accounts:\n- {accessKey: RocketMQ, secretKey: hunter}", "secretKey has 6 characters", "f.yml:2:36"),
+        (
+            "accounts:\n- {accessKey: RocketMQ, secretKey: hunter2hunter2, topicPerms: [secret*=DENY]}",
+            "topicPerms names 'secret*', what no topic can be called",
+            "f.yml:2:65",
+        ),
+        (
+            "accounts:\n- {accessKey: RocketMQ, secretKey: hunter2hunter2, groupPerms: ['d\u00e9part=DENY']}",
+            "groupPerms names 'd\u00e9part', what no group can be called",
+            "f.yml:2:65",
+        ),
+        (
+            "accounts:\n- {accessKey: RocketMQ, secretKey: hunter2hunter2, topicPerms: ['%RETRY%board=DENY']}",
+            "topicPerms names '%RETRY%board', a retry topic, of which the right to its group counts",
+            "f.yml:2:65",
+        ),
         ("accounts:\n- {hunter2hunter2: 1}", "an account has no key like this", "f.yml:2:4"),
         (SOUND + "globalWhiteRemoteAddresses: [10.0.0]", "'10.0.0' is no pattern of addresses", "f.yml:2:30"),
         (SOUND.replace("}", ", admin: yes}"), "admin is 'yes'", "f.yml:1:68"),

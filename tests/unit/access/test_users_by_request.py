@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rocketbox.access.users import UserTable
 from rocketbox.broker.store.config_file import ConfigFile
 from rocketbox.errors import ConfigurationError, StoreCorruptError
 from rocketbox.protocol.auth_bodies import UserInfo
@@ -138,6 +139,23 @@ async def test_policies_are_added_replaced_listed_and_deleted(users: UserWires, 
         ("Topic:", "Pub", "Allow", "'Topic:' is no resource"),
         ("Queue:T", "Pub", "Allow", "'Queue:T' is no resource"),
         ("Topic:a*b", "Pub", "Allow", "'Topic:a*b' has a * that is not at its end"),
+        ("Topic:d\u00e9part", "Sub", "Deny", "'Topic:d\u00e9part' names what no topic can be called"),
+        ("Topic:de\u0301part*", "Sub", "Deny", "'Topic:de\u0301part*' names what no topic can be called"),
+        ("Group:a\nb", "Sub", "Deny", "'Group:a\\nb' names what no group can be called"),
+        ("Topic:a\0", "Sub", "Deny", "'Topic:a\\x00' names what no topic can be called"),
+        ("Topic: a", "Sub", "Deny", "'Topic: a' names what no topic can be called"),
+        (
+            "Topic:%RETRY%g",
+            "Sub",
+            "Deny",
+            "'Topic:%RETRY%g' names a retry topic, of which the right to",
+        ),
+        (
+            "Group:%RETRY%*",
+            "Sub",
+            "Deny",
+            "'Group:%RETRY%*' names a retry topic, of which the right to",
+        ),
     ],
 )
 async def test_wrong_policies_are_refused_whole(
@@ -147,6 +165,17 @@ async def test_wrong_policies_are_refused_whole(
     answer = await put_policy(admin, "desk", resource, actions, decision)
     assert (answer.code, str(answer.remark)[: len(remark)]) == (16, remark)
     assert (await admin.broker(C.AUTH_GET_ACL, {"subject": "User:desk"})).body == b""
+
+
+async def test_a_policy_that_was_kept_with_a_name_that_none_has_can_be_taken_away() -> None:
+    table = UserTable()
+    user = {"password": "secret", "userType": "Normal", "userStatus": "enable"}
+    entry = {"resource": "Topic:%RETRY%g", "actions": ["Sub"], "source_ips": [], "decision": "Deny"}
+    table.load(json.dumps({"userTable": {"desk": {**user, "policies": {"Custom": [entry], "Default": []}}}}))
+    table.delete_policies("User:desk", None, "Topic:%RETRY%g")
+    desk = table.get("desk")
+    assert desk is not None
+    assert not desk.policies
 
 
 async def test_policies_are_for_one_user_who_is_there(users: UserWires, admin: BrokerWire) -> None:
