@@ -2,6 +2,7 @@
 
 ``fastavro`` reads and writes by C, which has no limit of depth: some 5,000 levels of a schema that contains itself,
 a byte each, end the process. Such schemas are read and written by its Python twin, which ends with RecursionError.
+That one puts a number together byte by byte, however many there are, which takes hours for some MB: it is cut.
 A count of items that take no bytes is no evidence of them: seven bytes would be 10^12 nulls. No schema may have them.
 
 Source: Avro 1.11, "Binary Encoding", without a container; fastavro 1.13 ``_read_py``, ``_write_py``.
@@ -19,6 +20,8 @@ __all__ = ["AvroBodies"]
 PLAIN = ("read", "write", "validation")
 DECIMAL = "decimal-within-precision"
 NAMED = ("record", "error", "enum", "fixed")
+LONGEST_NUMBER = 1024
+"""Bytes of which each says that another one of its number follows; in truth they are ten at most."""
 
 
 class AvroBodies:
@@ -39,6 +42,7 @@ class AvroBodies:
         contains_itself = _contains_itself(self._schema, (), known)
         _refuse_items_without_bytes(self._schema, known)
         reading, writing, validation = ("_read_py", "_write_py", "_validation_py") if contains_itself else PLAIN
+        self._opened = _EndingNumbers if contains_itself else io.BytesIO
         self._read = import_module(f"fastavro.{reading}").schemaless_reader
         self._write = import_module(f"fastavro.{writing}").schemaless_writer
         self._validate = import_module(f"fastavro.{validation}").validate
@@ -46,7 +50,7 @@ class AvroBodies:
 
     def read(self, body: bytes) -> tuple[Any, bool]:
         """The value, and whether bytes are left after it. Raises whatever the first wrong byte leads to."""
-        rest = io.BytesIO(body)
+        rest = self._opened(body)
         value = self._read(rest, self._schema_of_bodies, None)
         return value, bool(rest.read(1))
 
@@ -59,6 +63,19 @@ class AvroBodies:
         written = io.BytesIO()
         self._write(written, self._schema, value, strict_allow_default=True)  # drops nothing silently
         return written.getvalue()
+
+
+class _EndingNumbers(io.BytesIO):
+    """A body in which no number goes on for ever: numbers are read byte by byte, all but the last from 0x80 on."""
+
+    _bytes_of_number = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        found = super().read(size)
+        self._bytes_of_number = self._bytes_of_number + 1 if size == 1 and found >= b"\x80" else 0
+        if self._bytes_of_number > LONGEST_NUMBER:
+            raise ValueError("a number in it does not end")
+        return found
 
 
 def _with_own_decimals(schema: Any) -> Any:

@@ -39,6 +39,20 @@ def test_a_deep_body_is_an_error_and_does_not_end_the_process() -> None:
             AvroBodies(NODE).read(b"\x02\x02" * depth + b"\x02\x00")
 
 
+def test_a_number_that_does_not_end_is_cut_in_a_schema_that_contains_itself() -> None:
+    """Put together whole, that of a body of 4 MB takes twenty minutes."""
+    for endless in (b"\xff" * 100_000, b"\x02\x02" + b"\x80" * 100_000 + b"\x01"):
+        with pytest.raises(ValueError, match="a number in it does not end"):
+            AvroBodies(NODE).read(endless)
+    long = {
+        "type": "record",
+        "name": "L",
+        "fields": [{"name": "n", "type": "long"}, {"name": "l", "type": ["null", "L"]}],
+    }
+    bodies, value = AvroBodies(long), {"n": -(2**63), "l": {"n": 2**63 - 1, "l": None}}
+    assert bodies.read(bodies.write(value)) == (value, False)
+
+
 def test_a_deep_value_is_an_error_and_does_not_end_the_process() -> None:
     value: dict[str, Any] | None = None
     for _ in range(20_000):
