@@ -214,7 +214,7 @@ class _Keeper:
         done = "made" if self._creates else "looked at"
         mode = f"{self._prefix}.topics-mode be {'check' if self._creates else 'ignore'}"
         fix = f"correct the key; or have somebody create it, and let {mode}"
-        limit = _LIMIT.search(error.remark or "") if isinstance(error, BrokerError) else None
+        limit = _LIMIT.search(error.shown_remark) if isinstance(error, BrokerError) else None
         if isinstance(error, AccessDeniedError):
             fix = f"let this user do it; or have somebody create it, and let {mode}"
         elif limit is not None:

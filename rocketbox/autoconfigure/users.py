@@ -40,6 +40,7 @@ from rocketbox.autoconfigure.kinds import ListenerPlan
 from rocketbox.autoconfigure.properties import ClusterProperties
 from rocketbox.client import ClientOptions, Credentials, CredentialsFile, CredentialsProvider, MQClientInstance
 from rocketbox.client.options import DEFAULT_INSTANCE_NAME
+from rocketbox.remoting.name_server_addresses import shown_name_server
 
 __all__ = [
     "ClientInstances",
@@ -142,7 +143,8 @@ class ClusterClients:
             of_cluster = f" of cluster {cluster}" if cluster else ""
             keys = list(dict.fromkeys(client.user.credentials for client in self.clients))
             for client in self.clients:
-                yield f"client{of_cluster}: name server {name_server}, {client.told(_which(client.user, keys))}"
+                servers = shown_name_server(name_server)
+                yield f"client{of_cluster}: name server {servers}, {client.told(_which(client.user, keys))}"
 
 
 @dataclass

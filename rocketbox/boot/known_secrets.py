@@ -12,9 +12,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from rocketbox.boot.layers import Entry
-from rocketbox.boot.origins import Ready, Scalar
+from rocketbox.boot.origins import Group, Listing, Raw, Ready, Scalar
 from rocketbox.boot.placeholders import PlaceholderError
 from rocketbox.boot.secrets import (
+    behind_a_question_mark,
     credentials_in,
     credentials_within,
     is_guessable,
@@ -68,9 +69,10 @@ class KnownSecrets:
                 yield from said
             else:
                 yield from (text for text in said if len(text) >= MIN_SECRET)
-        if isinstance(entry.raw, Scalar):
-            for text in (entry.raw.text or "", self._resolved(entry) or ""):
+        for raw in _scalars(entry.raw):
+            for text in (raw.text or "", self._resolved(raw, entry.key) or ""):
                 yield from credentials_in(text)
+                yield behind_a_question_mark(entry.path, text)
 
     def _texts_of_secret(self, entry: Entry, raw: Scalar | Ready) -> Iterator[str]:
         if isinstance(raw, Ready):
@@ -84,10 +86,22 @@ class KnownSecrets:
             if isinstance(entry.shape, Many):  # several with commas
                 yield from (part.strip() for part in text.split(","))
 
-    def _resolved(self, entry: Entry) -> str | None:
+    def _resolved(self, raw: Scalar, key: str) -> str | None:
         with contextlib.suppress(PlaceholderError):
-            return self._texts.of_raw(entry.raw, entry.key)
+            return self._texts.of_raw(raw, key)
         return None
+
+
+def _scalars(raw: Raw) -> Iterator[Scalar]:
+    """The texts in a raw value."""
+    if isinstance(raw, Scalar):
+        yield raw
+    elif isinstance(raw, Listing):
+        for item in raw.items:
+            yield from _scalars(item)
+    elif isinstance(raw, Group):
+        for _, _, inner in raw.entries:
+            yield from _scalars(inner)
 
 
 def _public(entries: Collection[Entry]) -> Iterator[str]:

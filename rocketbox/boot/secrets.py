@@ -2,8 +2,8 @@
 
 Secret is what comes from a directory of secrets, what a model declares as ``SecretStr`` (``SecretBytes``, ``Secret``),
 a key whose name says so (``password``, ``token``, ``access-key``), a variable of such a name that ``${...}`` refers to,
-and what looks like it: the password in a URL or connection text, a JWT, a private key. How they are replaced in text is
-the business of ``boot.masking``.
+and what looks like it: the password in a URL or connection text, a JWT, a private key; of a name server's URL all that
+stands behind the ``?``. How they are replaced in text is the business of ``boot.masking``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from rocketbox.boot.origins import Group, Listing, Raw, Ready, Scalar
 from rocketbox.boot.shapes import Leaf, Section, Shape, Table, item_of
 
 __all__ = [
+    "behind_a_question_mark",
     "credentials_in",
     "credentials_within",
     "has_secret_name",
@@ -59,6 +60,7 @@ _ON_ITS_OWN = (
     re.compile(r"\b(eyJ[\w-]{6,}\.[\w-]{6,}\.[\w-]*)"),  # a JWT
     re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z))", re.DOTALL),
 )
+_NAME_SERVERS = re.compile(r"name[-_.]?servers?|namesrv[-_.]?addr", re.IGNORECASE)
 _USER_NAME = re.compile(r"access[-_.]?key([-_.]?id)?", re.IGNORECASE)
 _DEFAULT = re.compile(r"\$\{([^:{}]+):([^${}]+)\}")
 _NAMES_A_FILE = re.compile(r"[-_.](?:file|FILE|path|PATH)$|[a-z](?:File|Path)$")
@@ -76,6 +78,13 @@ def has_secret_name(name: str) -> bool:
 def names_a_user(path: Sequence[str]) -> bool:
     """Whether a key is one of a pair that says whose the other one, the secret one, is: ``access-key``."""
     return bool(path) and bool(_USER_NAME.fullmatch(path[-1]))
+
+
+def behind_a_question_mark(path: Sequence[str], text: str) -> str:
+    """What stands behind the ``?`` of the URL of an address server, whatever its parameters are called: it may be a
+    token. Empty for another key than those of name servers.
+    """
+    return text.partition("?")[2] if path and _NAME_SERVERS.fullmatch(path[-1]) else ""
 
 
 def is_secret(path: Sequence[str], shape: Shape | None, raw: Raw | None = None) -> bool:

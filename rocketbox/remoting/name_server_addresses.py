@@ -18,6 +18,7 @@ from rocketbox.blocking import WorkerPool
 from rocketbox.clock import Clock
 from rocketbox.errors import ConfigurationError, ConnectError, Finding
 from rocketbox.protocol.namespaces import namespace_of_address
+from rocketbox.safe_repr import one_line
 
 __all__ = ["AddressServer", "address_server_of", "parse_name_servers", "shown_name_server"]
 
@@ -30,9 +31,10 @@ MOST_ANSWER_BYTES = 64 * 1024
 MOST_PARTS = 64  # in which an answer comes: a thread does not stay for ever with a server that never ends
 MOST_NAME_SERVERS = 100  # a cluster has some few; a broker tells each of them all that it has
 
-_ADDRESS = re.compile(r"[^\s/@]+:([0-9]{1,5})")
+_ADDRESS = re.compile(r"[^\s/@?]+:([0-9]{1,5})")
 _HTTP = re.compile(r"https?://", re.IGNORECASE)  # as Apache's NameServerAddressUtils knows them
 _ADDRESS_SERVER = re.compile(r"https?://[^/\s;,?#@]+/[^\s;,]*", re.IGNORECASE)
+LONGEST_ADDRESS = 300  # characters; a name in DNS has up to 253
 LONGEST_SHOWN = 255  # characters of what is no address that an error repeats
 
 
@@ -65,7 +67,8 @@ def parse_name_servers(text: str | Sequence[str], *, in_namespace: bool = True) 
     addresses = [_HTTP.sub("", part.strip()) for part in parts if part.strip()]
     wrong = [address for address in addresses if not _is_address(address)]
     if not addresses or wrong:
-        what = f"name server {wrong[0]!r} is no address" if wrong else "there is no name server address"
+        shown = shown_name_server(wrong[0])[:LONGEST_SHOWN] if wrong else ""
+        what = f"name server {shown!r} is no address" if wrong else "there is no name server address"
         fix = "write host:port, several separated by ';' (127.0.0.1:9876)"
         _, scheme, rest = wrong[0].partition("://") if wrong else ("", "", "")
         if scheme and _is_address(rest):
@@ -84,7 +87,7 @@ def parse_name_servers(text: str | Sequence[str], *, in_namespace: bool = True) 
 
 def _is_address(address: str) -> bool:
     found = _ADDRESS.fullmatch(address)
-    return found is not None and 0 < int(found[1]) < 65_536
+    return found is not None and 0 < int(found[1]) < 65_536 and len(address) <= LONGEST_ADDRESS
 
 
 class AddressServer:
@@ -140,7 +143,8 @@ class AddressServer:
         try:
             addresses = parse_name_servers(line, in_namespace=self._in_namespace)
         except ConfigurationError as error:
-            said = "what cannot be shown" if "@" in line else repr(line[:80])  # there may be a password before it
+            # There may be a password before it, or a token behind it.
+            said = "what cannot be shown" if "@" in line or "?" in line else repr(line[:80])
             reason = f"it answered {said}: {error.findings[0].what}"
             raise ConnectError(self.shown, reason) from None
         if len(addresses) > MOST_NAME_SERVERS:
@@ -184,17 +188,25 @@ def _fetch(url: str) -> str:
     try:
         with urllib.request.build_opener(Redirects).open(request, timeout=FETCH_TIMEOUT) as answer:
             if answer.status != 200:
-                raise ConnectError(shown, f"it answered HTTP {answer.status} {answer.reason}")
+                raise ConnectError(shown, f"it answered HTTP {answer.status} {_reason(answer.reason)}")
             return _first_line(answer.read1)
     except urllib.error.HTTPError as error:
         error.close()
         # Of a redirection the reason shows where to, which may have a token: urllib's is that it does not go there.
-        why = ": it leads to where it is not followed" if 300 <= error.code < 400 else f" {error.reason}"
+        why = ": it leads to where it is not followed" if 300 <= error.code < 400 else f" {_reason(error.reason)}"
         raise ConnectError(shown, f"it answered HTTP {error.code}{why}") from None
     except urllib.error.URLError as error:
         cause = error.reason
-        raise ConnectError(shown, (cause.strerror if isinstance(cause, OSError) else None) or str(cause)) from None
+        told = (cause.strerror if isinstance(cause, OSError) else None) or str(cause)
+        raise ConnectError(shown, _reason(told)) from None
     except (InvalidURL, UnicodeError):  # whose texts show all of it
         raise ConnectError(shown, "its URL holds a character that none may have; write it as %XX") from None
-    except (OSError, HTTPException, ValueError) as error:
-        raise ConnectError(shown, str(error) or type(error).__name__) from None
+    except (OSError, HTTPException) as error:
+        raise ConnectError(shown, _reason(str(error) or type(error).__name__)) from None
+    except ValueError:  # of the URL of a proxy, which may have a password, and is shown
+        raise ConnectError(shown, "the URL of the proxy that is set for it (http_proxy, https_proxy) is none") from None
+
+
+def _reason(said: str) -> str:
+    """What an address server says of itself, for a log: of so much, and on one line."""
+    return one_line(said[:LONGEST_SHOWN])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import traceback
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from rocketbox.remoting import name_server_addresses
 from rocketbox.remoting.name_server_addresses import AddressServer, address_server_of, parse_name_servers
 from rocketbox.spark.servers import Servers
 from rocketbox.spark.worker_client import ClientThread
+from tests.support.certificates import authority, certificate, write
 from tests.support.remoting.address_server import HangingAddressServer, HttpAddressServer
 from tests.support.waiting import PATIENCE, until
 
@@ -119,6 +121,55 @@ async def test_an_address_server_may_lead_to_another_one() -> None:
         assert await asking.ask() == ("ns:9876",)
 
 
+@pytest.fixture
+def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """The certificate of an address server, whose CA is one of the system's."""
+    (tmp_path / "ca.pem").write_bytes(authority().certificate)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    return write(tmp_path, "server", certificate())
+
+
+async def test_an_address_server_over_tls_leads_to_none_without(tls: tuple[Path, Path]) -> None:
+    """Who is between could lead everybody to name servers of his own."""
+    with HttpAddressServer("evil:9876") as other, HttpAddressServer("", 302, tls=tls) as address_server:
+        address_server.leads_to = f"{other.url}?token=hunter2"
+        asking = AddressServer(f"{address_server.url}?token=hunter2", RealClock(), take=print, fail=print)
+        with pytest.raises(ConnectError, match="HTTP 302: it leads to where it is not followed") as caught:
+            await asking.ask()
+        assert other.paths == []
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
+async def test_an_address_server_without_tls_that_leads_to_one_with_leads_not_back(tls: tuple[Path, Path]) -> None:
+    with (
+        HttpAddressServer("evil:9876") as third,
+        HttpAddressServer("", 307, tls=tls) as second,
+        HttpAddressServer("", 301) as first,
+    ):
+        first.leads_to, second.leads_to = second.url, third.url
+        with pytest.raises(ConnectError, match="HTTP 307: it leads to where it is not followed"):
+            await AddressServer(first.url, RealClock(), take=print, fail=print).ask()
+        assert (len(second.paths), third.paths) == (1, [])
+
+
+async def test_an_address_server_over_tls_may_lead_to_another_whose_certificate_is_checked(
+    tls: tuple[Path, Path], tmp_path: Path
+) -> None:
+    unknown = write(tmp_path, "unknown", certificate(by="another CA"))
+    with HttpAddressServer("ns:9876", tls=tls) as other, HttpAddressServer("evil:9876", tls=unknown) as evil:
+        with HttpAddressServer("", 302, tls=tls) as address_server:
+            asking = AddressServer(address_server.url, RealClock(), take=print, fail=print)
+            address_server.leads_to = other.url
+            assert await asking.ask() == ("ns:9876",)
+            address_server.leads_to = evil.url
+            with pytest.raises(ConnectError, match=r"(?i)certificate.verify.failed"):
+                await asking.ask()
+            address_server.leads_to = address_server.url  # for ever
+            with pytest.raises(ConnectError, match="HTTP 302: it leads to where it is not followed"):
+                await asking.ask()
+        assert evil.paths == []
+
+
 @pytest.mark.parametrize(
     ("status", "answer", "reason"),
     [
@@ -127,6 +178,9 @@ async def test_an_address_server_may_lead_to_another_one() -> None:
         (200, "", "there is no name server address"),
         (200, "<html>hello</html>", "'<html>hello</html>' is no address"),
         (200, "a:1;b", "'b' is no address"),
+        (200, f"a:1;{'b' * 60_000}", f"name server '{'b' * 255}' is no address"),
+        (200, f"{'b' * 300}:1", f"name server '{'b' * 255}' is no address"),
+        (200, "ns:9876?token=hunter2", "it answered what cannot be shown: name server 'ns:9876' is no address"),
         (200, ";".join(f"h{number}:1" for number in range(101)), "with 101 name servers, and 100 are taken"),
     ],
 )
@@ -137,6 +191,8 @@ async def test_answers_that_are_none_are_told_in_words(status: int, answer: str,
             await server.ask()
     assert reason in str(caught.value)
     assert address_server.url in str(caught.value)
+    assert len(str(caught.value)) < 500
+    assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("answer", ["ns-admin:hunter2@10.0.0.1:9876", "http://a:hunter2@b"])
@@ -157,6 +213,37 @@ async def test_a_url_with_a_character_that_none_may_have_is_told_without_its_tok
         with pytest.raises(ConnectError, match="a character that none may have") as caught:
             await asking.ask()
     assert "hunter2" not in str(caught.value)
+
+
+async def test_an_address_that_would_be_looked_through_for_ever_is_none() -> None:
+    """For the namespace that Apache's client takes from it; the loop stands still meanwhile."""
+    with HttpAddressServer(f"MQ_INST_{'_' * 60_000}:9876") as address_server:
+        server = AddressServer(address_server.url, RealClock(), take=print, fail=print, in_namespace=False)
+        began = time.process_time()
+        with pytest.raises(ConnectError, match="is no address"):
+            await server.ask()
+        assert time.process_time() - began < 2
+
+
+async def test_a_reason_of_an_address_server_begins_no_line_of_the_log() -> None:
+    beginning = b"HTTP/1.1 503 no\x0b\x85ERROR forged" + b"x" * 5000 + b"\r\n\r\n"
+    with (
+        HangingAddressServer(beginning) as hanging,
+        pytest.raises(ConnectError, match="it answered HTTP 503 no") as caught,
+    ):
+        await AddressServer(hanging.url, RealClock(), take=print, fail=print).ask()
+    text = str(caught.value)
+    assert text.splitlines() == [text]
+    assert len(text) < 500
+
+
+@pytest.mark.parametrize("proxy", ["http:/ns-admin:hunter2@10.0.0.1", "http://a:hunter2@10.0.0.1:x"])
+async def test_a_wrong_proxy_is_told_without_its_password(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", proxy)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with pytest.raises(ConnectError) as caught:
+        await AddressServer("http://ns.example/nsaddr", RealClock(), take=print, fail=print).ask()
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
 
 
 async def test_an_address_server_that_is_not_there_is_told_with_its_reason() -> None:

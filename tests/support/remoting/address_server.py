@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,9 +15,12 @@ __all__ = ["HangingAddressServer", "HttpAddressServer"]
 
 
 class HttpAddressServer:
-    """``with HttpAddressServer("127.0.0.1:9876") as server: server.url``; ``answer`` and ``status`` may change."""
+    """``with HttpAddressServer("127.0.0.1:9876") as server: server.url``; ``answer`` and ``status`` may change.
 
-    def __init__(self, answer: str = "", status: int = 200) -> None:
+    With ``tls``, the files of a certificate and its key, it is one over https.
+    """
+
+    def __init__(self, answer: str = "", status: int = 200, *, tls: tuple[Path, Path] | None = None) -> None:
         self.answer, self.status = answer, status
         self.leads_to = ""
         """Where else the answer is, with a status of 3xx."""
@@ -37,7 +42,12 @@ class HttpAddressServer:
                 """Tell nobody."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/rocketmq/nsaddr"
+        if tls is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*tls)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        scheme = "http" if tls is None else "https"
+        self.url = f"{scheme}://127.0.0.1:{self._server.server_port}/rocketmq/nsaddr"
 
     def __enter__(self) -> Self:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))

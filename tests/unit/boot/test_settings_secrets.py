@@ -64,6 +64,11 @@ def secrets(settings: Settings) -> set[str]:
         ("bank: {url: 'db://${DB_PASSWORD}'}", {"DB_PASSWORD": "hunter2"}, {}, {"hunter2"}),
         ("bank: {url: 'db://${DB_TOKEN:hunter2}'}", {}, {}, {"hunter2"}),
         ("bank: {url: '${PWD}/x'}", {"PWD": "/home/desk"}, {}, set()),
+        ("bank: {url: 'http://ns/x?page=4711'}", {}, {}, set()),
+        ("rocketmq: {name-server: 'http://ns/x?sesame=4711'}", {}, {}, {"sesame=4711"}),
+        ("rocketmq: {nameServer: 'http://ns/x?k=${K}'}", {"K": "4711"}, {}, {"k=${K}", "k=4711"}),
+        ("lake: {namesrv-addr: 'http://ns/x?k=4711'}", {}, {}, {"k=4711"}),
+        ("lake: {urls: ['db://u:hunter2@host/x'], by: {a: 'db://u:hunter3@host/x'}}", {}, {}, {"hunter2", "hunter3"}),
     ],
 )
 def test_a_secret_is_known_wherever_it_comes_from(
