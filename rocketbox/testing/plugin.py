@@ -32,7 +32,7 @@ BEGINS_WITH_THE_TEST = (
     "needs it before, put an async fixture harness of your own in its place, which yields inside of "
     "'async with Harness(app) as harness:'"
 )
-_of_test = pytest.StashKey["Harness"]()
+_has_harness = pytest.StashKey[bool]()  # the harness itself would stay in memory until the end of the run
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -144,7 +144,8 @@ def harness(
             raise pytest.UsageError("@pytest.mark.harness takes options by name, such as settings={...}")
         options = {**options, **mark.kwargs}
     _check(options, Harness)
-    made = request.node.stash[_of_test] = Harness(rocketbox_app, **options)
+    made = Harness(rocketbox_app, **options)
+    request.node.stash[_has_harness] = True
     test = request.node.obj
     if not inspect.iscoroutinefunction(test):
         with made:
@@ -189,7 +190,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         return (yield)
     except Exception as error:
         java = sys.modules.get("rocketbox.spark.java")  # who has not loaded it does not raise its error
-        if java is None or _of_test not in item.stash or not isinstance(error, java.JavaNotFoundError):
+        if java is None or _has_harness not in item.stash or not isinstance(error, java.JavaNotFoundError):
             raise
         pytest.skip(str(error))
 

@@ -6,6 +6,7 @@ asks, and nothing is kept.
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ root: Path | None = None
 """The root folder of pytest's run."""
 _of_test: list[Harness] | None = None
 
+YOUNG = 1  # generations up to this one hold nothing that was imported before the test
+
 
 def begin(folder: Path) -> None:
     """A run of pytest begins, with that root folder."""
@@ -29,9 +32,16 @@ def begin(folder: Path) -> None:
 
 
 def begin_test() -> None:
-    """From now on, those that run and those that begin are of the test that begins now."""
+    """From now on, those that run and those that begin are of the test that begins now.
+
+    What those of the test before have left is a web of some 3,000 objects that hold each other. It is taken away while
+    it is young, in 2 ms. Later it would be looked through with all that the process has imported, for 8 ms a test.
+    """
     global _of_test
+    has_left_some = any(each not in running for each in _of_test or ())
     _of_test = list(running)
+    if has_left_some and gc.isenabled():
+        gc.collect(YOUNG)
 
 
 def end() -> None:

@@ -39,6 +39,8 @@ async def sell(order: Order) -> str:
 """
 
 TESTS = """
+import gc
+import weakref
 import pytest
 from shop import Order, sell
 
@@ -73,6 +75,18 @@ async def test_with_options(harness):
     await harness.send("orders", Order(item="air"))
     await harness.drain()
     assert str(harness.dead_letters("shop")[0].why) == "nobody sells air"
+
+former = []
+
+@pytest.fixture(scope="module", autouse=True)
+def collected():
+    gc.set_threshold(1_000_000)  # Python itself collects nothing meanwhile
+
+async def test_that_leaves_its_harness(harness):
+    former.append(weakref.ref(harness))
+
+def test_that_finds_nothing_left_of_it():
+    assert former[0]() is None
 """
 
 FAILING = """
@@ -167,7 +181,7 @@ def run(runs: PytestRuns, project: Path) -> Run:
 
 def test_the_fixture_is_there_for_tests_that_await_and_for_those_that_do_not(run: Run) -> None:
     done = run(TESTS)
-    assert "5 passed" in done.stdout, done.stdout + done.stderr
+    assert "7 passed" in done.stdout, done.stdout + done.stderr
 
 
 RUNS_AGAIN = """
