@@ -42,6 +42,7 @@ from rocketbox.remoting.options import RemotingOptions
 from rocketbox.remoting.server import RemotingServer
 from rocketbox.remoting.sweep_times import SweepTimes
 from rocketbox.remoting.turns import Turns
+from rocketbox.safe_repr import said_by_a_peer
 from rocketbox.tasks import Supervisor
 
 __all__ = ["NameServer", "NameServerOptions"]
@@ -229,7 +230,7 @@ class NameServer:
     def _refuse(self, connection: Connection, error: RegistrationRefusedError) -> RemotingCommand:
         self._rare_log.tell(
             logging.WARNING, self._clock.monotonic(), "refused", "what %s asked for is refused: %s",
-            connection.remote_address, error,
+            connection.remote_address, said_by_a_peer(str(error)),
         )  # fmt: skip
         return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, str(error))
 

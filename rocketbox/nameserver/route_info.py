@@ -245,6 +245,8 @@ class RouteInfoManager:
         ):
             if len(text.encode("utf-8", "replace")) > limits.max_name_bytes:
                 raise RegistrationRefusedError(f"the {what} has more than {limits.max_name_bytes} bytes")
+            if not text.isprintable():  # every client shows it in its log
+                raise RegistrationRefusedError(f"the {what} has characters that cannot be printed")
         if (header.cluster_name, header.broker_addr) not in self._live and len(self._live) >= limits.max_brokers:
             raise RegistrationRefusedError(f"{limits.max_brokers} brokers are registered, which is the most here")
         if len(self._topics) + len(topics) > limits.max_topics:  # only then is it worth counting the new ones

@@ -48,7 +48,7 @@ LADDER: dict[str, str] = {
     "client",
     "listeners": "declarations errors clock tasks safe_repr hints message marks protocol remoting client template",
     "access": "errors clock rare_log message protocol remoting",
-    "nameserver": "errors clock tasks rare_log message protocol remoting access",
+    "nameserver": "errors clock tasks rare_log safe_repr message protocol remoting access",
     "broker": "declarations errors clock tasks rare_log safe_repr blocking loops waiters message storage protocol "
     "remoting access",
     "local_servers": "",

@@ -335,6 +335,22 @@ async def test_a_reply_goes_to_who_has_sent_the_request_though_others_said_his_i
     assert spy.heard == []
 
 
+async def test_a_request_that_is_sent_to_be_retried_is_none_of_who_retries_it(
+    users: UserWires, admin: BrokerWire
+) -> None:
+    """Who consumes requests and fails sends them again, as they were; the broker has forgotten who asked."""
+    await users.new_user(admin, "asker")
+    await users.new_user(admin, "curious", ("Group:board", "Sub", "Allow"))
+    asker, spy = Member(users, "asker"), Member(users, "curious", client_id="asker")
+    async with asker.client, spy.client:
+        await asker.say()
+        await spy.say()
+        request = RemotingCommand.request(C.SEND_MESSAGE_V2, {**ASKING, "b": "%RETRY%board"}, b"?")
+        assert (await spy.client.request(spy.address, request, timeout=PATIENCE)).code == 0
+        assert (await admin.broker(C.SEND_REPLY_MESSAGE_V2, REPLY_FIELDS, b"hidden")).code == 0
+        assert (len(asker.heard), len(spy.heard)) == (1, 0)
+
+
 async def test_who_has_another_key_now_gets_replies_over_his_new_connection(
     users: UserWires, admin: BrokerWire
 ) -> None:

@@ -25,12 +25,16 @@ from tests.support.clocks import VirtualClock
 
 
 def header(
-    name: str = "a", address: str = "10.0.0.1:10911", broker_id: int = 0, expiry: int | None = None
+    name: str = "a",
+    address: str = "10.0.0.1:10911",
+    broker_id: int = 0,
+    expiry: int | None = None,
+    cluster: str = "C",
 ) -> RegisterBrokerRequestHeader:
     return RegisterBrokerRequestHeader(
         broker_name=name,
         broker_addr=address,
-        cluster_name="C",
+        cluster_name=cluster,
         ha_server_addr=address.replace("10911", "10912"),
         broker_id=broker_id,
         heartbeat_timeout_millis=expiry,
@@ -247,6 +251,9 @@ def test_what_can_be_registered_is_bounded(clock: VirtualClock) -> None:
         (header("c", "10.0.0.3:10911"), body("t", "u"), "2 brokers are registered, which is the most here"),
         (header("a"), body("x", "y", version=2), "4 topics are registered and 2 more would be; 5 are the most"),
         (header("a" * 21), body("t", "u"), "the name of a broker has more than 20 bytes"),
+        (header("d\nforged"), body("t", "u"), "the name of a broker has characters that cannot be printed"),
+        (header("d", "10.0.0.3:1\nforged"), body("t", "u"), "the broker's address has characters that cannot be"),
+        (header("d", cluster="C\nforged"), body("t", "u"), "the name of a cluster has characters that cannot be"),
         (header("a"), body("t" * 21, "u"), "the name of a topic has more than 20 bytes"),
         (header("a"), body("t", "u", queues=17), "topic t has 17 queues to read and 17 to write; 0 to 16 are allowed"),
         (header("a"), body("t", "u", queues=-1), "topic t has -1 queues to read and -1 to write; 0 to 16 are allowed"),
