@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from rocketbox.broker.half_messages import HalfMessages
+from rocketbox.broker.half_messages import Half, HalfMessages
 from rocketbox.broker.offsets import OffsetTable
 from rocketbox.broker.options import BrokerOptions
 from rocketbox.broker.put_stage import PutStage
@@ -72,8 +72,12 @@ class OpenTransactions:
         return self.halves.put(message, name.encode(), by).end_offset
 
     def open_names(self) -> list[str]:
-        """Which transactions are open, by the name in the record of each half that counts."""
-        return [self.read(half.log_offset).msg_id for half in self.halves.due(float("inf"))]
+        """Which transactions are open, by the name in the record of each half that counts, if that is written."""
+        return [self.read(half.log_offset).msg_id for half in self._written()]
+
+    def _written(self) -> list[Half]:
+        end = self.store.max_commit_log_offset
+        return [half for half in self.halves.due(float("inf")) if half.log_offset < end]
 
     def read(self, log_offset: int) -> MessageExt:
         record = self.store.read(log_offset)
@@ -82,7 +86,7 @@ class OpenTransactions:
 
     def end(self, name: str, *, commit: bool) -> int:
         """End an open transaction; where that stands in the log."""
-        for half in self.halves.due(float("inf")):
+        for half in self._written():
             message = self.read(half.log_offset)
             if message.msg_id == name:
                 return self.halves.commit(half, message) if commit else self.halves.roll_back(half)

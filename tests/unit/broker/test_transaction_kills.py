@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import os
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.protocol.stored_message import StoredMessage
-from tests.support.broker.open_transactions import OpenTransactions, offsets_text, open_transactions
+from tests.support.broker.open_transactions import offsets_text, open_transactions
+from tests.support.broker.transaction_ledger import Ledger, verify
 from tests.support.clocks import VirtualClock, idle
 from tests.support.store.crash_checks import inline_pools
 from tests.support.store.crashable_storage import CrashableStorage, Image
@@ -30,43 +31,12 @@ MOST_CHECKS = 3
 
 
 @dataclass
-class Ledger:
-    """What was asked for, and what was acknowledged: by the name of each transaction."""
-
-    asked: set[str] = field(default_factory=set)
-    begun: set[str] = field(default_factory=set)
-    end_asked: dict[str, str] = field(default_factory=dict)
-    ended: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass
 class Crash:
     """What a crash leaves: the disk, the offsets as they were written last, and what was known until then."""
 
     image: Image
     offsets: str | None
     ledger: Ledger
-
-
-def verify(run: OpenTransactions, ledger: Ledger) -> list[str]:
-    """What is wrong with what a crash has left."""
-    open_, committed, given_up = run.open_names(), run.names(), run.given_up()
-    wrong = []
-    for name in sorted(ledger.asked):
-        places = (open_.count(name), committed.count(name), given_up.count(name))
-        end, asked = ledger.ended.get(name), ledger.end_asked.get(name)
-        allowed = {(1, 0, 0), (0, 0, 1)}  # the broker itself gives up what it has asked about often enough
-        if name not in ledger.begun:
-            allowed.add((0, 0, 0))
-        if asked == "commit":
-            allowed.add((0, 1, 0))
-        if asked == "roll back":
-            allowed.add((0, 0, 0))
-        if end is not None:
-            allowed = {(0, 1, 0)} if end == "commit" else {(0, 0, 0)}
-        if places not in allowed:
-            wrong.append(f"{name}: open, committed, given up {places}; asked {asked}, acknowledged {end}")
-    return wrong
 
 
 async def live(seed: int, number: int, image: Image | None, offsets: str | None, ledger: Ledger) -> Crash:
