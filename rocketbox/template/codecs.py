@@ -21,7 +21,8 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from rocketbox.avro_bodies import AvroBodies
-from rocketbox.template.converters import PayloadError, describe_validation_error
+from rocketbox.template.converters import PayloadError, describe_validation_error, lost_number
+from rocketbox.template.non_finite import where_written_as_null
 from rocketbox.template.typed_dicts import readable_by_pydantic
 
 __all__ = ["AvroCodec", "MessagePackCodec", "PayloadCodec", "ProtobufCodec", "StructCodec", "is_library_type"]
@@ -166,7 +167,12 @@ class StructCodec(PayloadCodec):
         return _is_struct(type_)
 
     def write(self, payload: Any) -> bytes:
-        return _write_struct(import_module("msgspec").json, payload, self.content_type)
+        body = _write_struct(import_module("msgspec").json, payload, self.content_type)
+        if b"null" in body:
+            where = where_written_as_null(import_module("msgspec").to_builtins(payload), body)
+            if where is not None:
+                raise lost_number(type(payload), where)
+        return body
 
     def reader(self, type_: Any) -> Reader:
         return _struct_reader(import_module("msgspec").json, type_, self.content_type)

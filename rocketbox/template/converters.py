@@ -16,9 +16,10 @@ from pydantic_core import PydanticSerializationError
 
 from rocketbox.errors import InvalidMessageError
 from rocketbox.safe_repr import one_line
+from rocketbox.template.non_finite import where_written_as_null
 from rocketbox.template.typed_dicts import readable_by_pydantic
 
-__all__ = ["JsonMessageConverter", "MessageConverter", "PayloadError", "describe_validation_error"]
+__all__ = ["JsonMessageConverter", "MessageConverter", "PayloadError", "describe_validation_error", "lost_number"]
 
 Reader = Callable[[bytes], Any]
 
@@ -51,7 +52,8 @@ class JsonMessageConverter:
     """``bytes`` and ``str`` (UTF-8) as they are; all else as JSON, by pydantic's ``TypeAdapter``.
 
     Pydantic models, dataclasses, TypedDicts, dicts and unions of them are validated when read. Models are written
-    by their aliases, so that they can be read again.
+    by their aliases, so that they can be read again. NaN and the infinities, which JSON has not, are refused unless the
+    payload's config says ``ser_json_inf_nan``.
     """
 
     def __init__(self) -> None:
@@ -71,7 +73,10 @@ class JsonMessageConverter:
         kind = type(payload)
         try:
             adapter = self._adapters.get(kind) or self._adapter(kind)
-            return adapter.dump_json(payload, by_alias=True)
+            body = adapter.dump_json(payload, by_alias=True)
+            if b"null" in body:
+                _refuse_lost_numbers(adapter, payload, body)
+            return body
         except (PydanticSchemaGenerationError, PydanticUserError, PydanticSerializationError) as error:
             raise PayloadError(
                 f"a payload of type {kind.__qualname__} cannot be written as JSON: {_first_line(error)}; "
@@ -105,6 +110,25 @@ class JsonMessageConverter:
         except TypeError:
             return reader
         return reader
+
+
+def _refuse_lost_numbers(adapter: TypeAdapter[Any], payload: Any, body: bytes) -> None:
+    """Raise PayloadError for NaN or an infinity of a payload that is ``null`` in its body, unless that is asked for."""
+    where = where_written_as_null(adapter.dump_python(payload, by_alias=True), body)
+    if where is not None:
+        kind = type(payload)
+        config = getattr(kind, "model_config", None) or getattr(kind, "__pydantic_config__", None) or {}
+        if config.get("ser_json_inf_nan") != "null":
+            raise lost_number(kind, where)
+
+
+def lost_number(kind: type, where: str) -> PayloadError:
+    """What is wrong with a payload that has a number which JSON has not."""
+    return PayloadError(
+        f"a payload of type {kind.__qualname__} has NaN or an infinity{f' in {where}' if where else ''}, and JSON has "
+        "no such number: send None, have the model's config say ser_json_inf_nan ('strings' can be read again, 'null' "
+        "sends null), or take another format, such as MessagePack"
+    )
 
 
 def _build_reader(type_: Any) -> Reader:

@@ -6,7 +6,7 @@ they are refused), Apache RocketMQ 5.x ``MessageStoreConfig.messageDelayLevel``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from enum import Enum
@@ -38,12 +38,20 @@ OPTION_INSTEAD = {
     "rocketmq_DELAY": "delay=",
 }
 
+MOST_SECONDS = 0xFFFF_FFFF
+"""That pydantic reads in a duration, 136 years."""
+
 REFUSED = RESERVED_PROPERTIES.union(OPTION_INSTEAD, OF_THE_MESSAGE)
 """Names that a header cannot have."""
 
 
 def split_destination(destination: str) -> tuple[str, str | None]:
     """Topic and tag of ``topic`` or ``topic:tag``, split at the first colon; InvalidMessageError for a blank part."""
+    if not isinstance(destination, str):
+        raise InvalidMessageError(
+            f"destination is {destination!r}, of type {type(destination).__name__}; it must be text, 'topic' or "
+            "'topic:tag'"
+        )
     topic, colon, tag = destination.partition(":")
     if not topic.strip() or (colon and not tag.strip()):
         raise InvalidMessageError(f"destination {destination!r} is neither 'topic' nor 'topic:tag'")
@@ -51,12 +59,22 @@ def split_destination(destination: str) -> tuple[str, str | None]:
 
 
 def keys_of(keys: str | Sequence[str] | None) -> tuple[str, ...]:
-    """One key or several as a tuple; InvalidMessageError for a key with white space, which separates keys."""
-    words = (keys,) if isinstance(keys, str) else tuple(keys or ())
+    """One key or several as a tuple; InvalidMessageError for a key with white space, which separates keys, and for
+    what is no text.
+    """
+    words: tuple[object, ...] = (keys,) if isinstance(keys, str) else ()
+    if keys and not words:
+        if isinstance(keys, Mapping | bytes) or not isinstance(keys, Iterable):
+            raise InvalidMessageError(f"keys is {keys!r}, of type {type(keys).__name__}; it must be a text or a list")
+        words = tuple(keys)
+    found: list[str] = []
     for word in words:
+        if not isinstance(word, str):
+            raise InvalidMessageError(f"key {word!r} is of type {type(word).__name__}; it must be text")
         if word.split() != [word]:
             raise InvalidMessageError(f"key {word!r} is blank or holds white space, by which RocketMQ separates keys")
-    return words
+        found.append(word)
+    return tuple(found)
 
 
 def to_properties(headers: Mapping[str, object]) -> dict[str, str]:
@@ -66,7 +84,9 @@ def to_properties(headers: Mapping[str, object]) -> dict[str, str]:
     Raises InvalidMessageError for a name that RocketMQ keeps for itself, for None or empty text, which a property
     cannot hold, and for what has no text: bytes, collections, models.
     """
-    properties = {}
+    properties: dict[str, str] = {}
+    if not isinstance(headers, Mapping):
+        raise InvalidMessageError(f"headers is {headers!r}, of type {type(headers).__name__}; it must be a mapping")
     for name, value in headers.items():
         if type(name) is not str and not isinstance(name, str):
             raise InvalidMessageError(f"a header's name is {name!r}, of type {type(name).__name__}; it must be text")
@@ -94,8 +114,7 @@ def _text(name: str, value: object) -> str | None:
     if isinstance(value, date | time):  # a datetime is a date
         return value.isoformat()
     if isinstance(value, timedelta):
-        seconds = f"{abs(value).total_seconds():f}".rstrip("0").rstrip(".")
-        return f"{'-' if value < timedelta(0) else ''}PT{seconds}S"
+        return _iso_duration(value)
     if isinstance(value, int | float):
         return str(value)
     if isinstance(value, NO_TEXT) or type(value).__str__ is object.__str__:
@@ -103,6 +122,14 @@ def _text(name: str, value: object) -> str | None:
             f"header {name!r} is of type {type(value).__name__}, and a header is text; write which text it is to be"
         )
     return str(value)
+
+
+def _iso_duration(time_: timedelta) -> str:
+    """As in ISO 8601: in seconds, and of a time that has more of them than readers take in days as well."""
+    microseconds = abs(time_) // timedelta(microseconds=1)
+    days, rest = divmod(microseconds, 86_400_000_000) if microseconds > MOST_SECONDS * 1_000_000 else (0, microseconds)
+    seconds = f"{rest // 1_000_000}.{rest % 1_000_000:06d}".rstrip("0").rstrip(".")
+    return f"{'-' if time_ < timedelta(0) else ''}P{f'{days}D' if days else ''}T{seconds}S"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A disk that is full at any moment of transactions: each is open, or ended in one way and once, and goes on by itself."""
+"""A disk that is full at any moment of transactions: each is open, or ended in one way and once."""
 
 from __future__ import annotations
 
@@ -114,7 +114,9 @@ async def live(
             if step == kill_at:
                 killed = storage.copy()
                 break
-            action = chance.choice(["begin", "begin", "end", "end", "round", "plain", "full", "room", "room", "write offsets"])
+            action = chance.choice(
+                ["begin", "begin", "end", "end", "round", "plain", "full", "room", "room", "write offsets"]
+            )
             if action == "begin":
                 await begin(run, ledger, f"{number}-{step}", chance.choice([10, 300, 1200]))
             elif action == "end" and (names := run.open_names()):
@@ -170,7 +172,7 @@ async def test_an_end_for_which_there_is_no_room_happens_whole_when_there_is_som
             storage.fail(os_error(errno.ENOSPC), call, where="commitlog")
             with pytest.raises(StoreFullError if call == "create" else StoreStalledError):
                 await run.store.durable(run.end("t", commit=how == "commit"))
-            assert run.names() == run.messages(TRANS_OP_HALF_TOPIC) == []
+            assert (run.names(), run.messages(TRANS_OP_HALF_TOPIC)) == ([], [])
             await there_is_room(storage, run)
             if call == "create":
                 assert run.open_names() == ["t"]

@@ -25,6 +25,7 @@ from rocketbox import (
 )
 from rocketbox.client import Producer
 from rocketbox.template import RocketMQTemplate
+from rocketbox.template.codecs import StructCodec
 from rocketbox.template.content_types import read_payload, write_payload
 
 MESSAGE_PACK, PROTOBUF, AVRO = "application/msgpack", "application/x-protobuf", "application/avro"
@@ -184,6 +185,16 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, con
 
 
 # --- msgspec ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_struct_with_a_number_that_json_has_not_is_refused_and_in_message_pack_it_is_sent() -> None:
+    msgspec = pytest.importorskip("msgspec")
+    leg = msgspec.defstruct("Leg", [("miles", list[float]), ("gate", str | None, None)])
+    assert StructCodec().write(leg([1.0])) == b'{"miles":[1.0],"gate":null}'
+    with pytest.raises(PayloadError, match=r"type Leg has NaN or an infinity in miles\.1"):
+        StructCodec().write(leg([1.0, float("nan")]))
+    packed = MessagePackCodec()
+    assert packed.reader(leg)(packed.write(leg([float("inf")]))) == leg([float("inf")])
 
 
 def test_structs_are_written_in_json_and_in_message_pack(converter: CodecMessageConverter) -> None:

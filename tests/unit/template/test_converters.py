@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Annotated, Any, Literal, TypedDict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from rocketbox.template import JsonMessageConverter, PayloadError
 
@@ -146,3 +148,57 @@ def test_the_error_of_a_tagged_union_repeats_no_value() -> None:
 def test_text_without_utf_8_is_a_payload_error() -> None:
     with pytest.raises(PayloadError, match="the text has no UTF-8: surrogates not allowed at 1"):
         converter.to_body("a\ud800")
+
+
+class Leg(BaseModel):
+    miles: float | None = None
+    extra: Any = None
+
+
+@dataclasses.dataclass
+class Flight:
+    legs: list[Leg]
+    by_gate: dict[int, tuple[float, ...]]
+
+
+@pytest.mark.parametrize(
+    ("payload", "where"),
+    [
+        ({"a": None, "b": [1.0, math.nan]}, "in b.1"),
+        ([math.inf], "in 0"),
+        ({"legs": {1: -math.inf}}, "in legs.1"),
+        (Leg(miles=math.nan), "in miles"),
+        (Leg(extra={"x": math.inf}), "in extra.x"),
+        (Flight([Leg(), Leg(miles=math.inf)], {}), "in legs.1.miles"),
+        (Flight([Leg()], {7: (1.0, math.nan)}), "in by_gate.7.1"),
+        ({"tags": {math.nan}}, "in tags.0"),
+        (math.nan, "has NaN or an infinity, and"),
+    ],
+)
+def test_a_number_that_json_has_not_is_refused_and_named(payload: Any, where: str) -> None:
+    with pytest.raises(PayloadError, match=r"NaN or an infinity.*JSON has no such number.*ser_json_inf_nan") as told:
+        JsonMessageConverter().to_body(payload)
+    assert where in str(told.value)
+
+
+def test_what_the_payloads_config_says_of_numbers_that_json_has_not_is_done() -> None:
+    class AsText(BaseModel):
+        model_config = ConfigDict(ser_json_inf_nan="strings")
+        miles: float
+        left_out: int | None = None
+
+    class AsConstant(AsText):
+        model_config = ConfigDict(ser_json_inf_nan="constants")
+
+    class AsNull(AsText):
+        model_config = ConfigDict(ser_json_inf_nan="null")
+
+    converter = JsonMessageConverter()
+    assert converter.to_body(AsText(miles=math.inf)) == b'{"miles":"Infinity","left_out":null}'
+    assert converter.from_body(converter.to_body(AsText(miles=-math.inf)), AsText).miles == -math.inf
+    assert converter.to_body(AsConstant(miles=math.nan)) == b'{"miles":NaN,"left_out":null}'
+    assert converter.to_body(AsNull(miles=math.nan)) == b'{"miles":null,"left_out":null}'
+    assert converter.to_body([AsText(miles=math.inf), None]) == b'[{"miles":"Infinity","left_out":null},null]'
+    assert converter.to_body({"text": "null", "none": None, "decimal": Decimal("NaN")}) == (
+        b'{"text":"null","none":null,"decimal":"NaN"}'
+    )

@@ -185,6 +185,8 @@ def test_a_message_that_came_is_sent_on_with_what_belongs_to_it(template: Rocket
             "TIMER_ROLL_LABEL": "1",
             "INNER_NUM": "32",
             "INNER_BASE": "64",
+            "INNER_MULTI_DISPATCH": "queue-of-its-own",
+            "TRACE_CONTEXT": "of the first way",
             "REAL_TOPIC": "departures",
         }
     )
@@ -206,6 +208,9 @@ def test_a_message_that_came_is_sent_on_with_what_belongs_to_it(template: Rocket
         (timedelta(hours=1, milliseconds=5), "PT3600.005S"),
         (-timedelta(seconds=90), "-PT90S"),
         (timedelta(0), "PT0S"),
+        (timedelta(seconds=2**32 - 1, microseconds=1), "P49710DT23295.000001S"),
+        (-timedelta(days=400_000, microseconds=1), "-P400000DT0.000001S"),
+        (timedelta.max, "P999999999DT86399.999999S"),
         (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
         (Path("a/b"), "a/b"),
     ],
@@ -261,3 +266,22 @@ def test_headers_of_spring_are_put_on_where_it_is_asked_for(
     assert properties["contentType"] == content_type
     said = spring.to_message("departures", b"a", headers={"contentType": "image/png"}).properties
     assert said["contentType"] == "image/png"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"destination": 5}, "destination is 5, of type int; it must be text"),
+        ({"destination": b"t"}, "of type bytes; it must be text"),
+        ({"keys": 5}, "keys is 5, of type int; it must be a text or a list"),
+        ({"keys": {"a": 1}}, "of type dict; it must be a text or a list"),
+        ({"keys": ["a", 5]}, "key 5 is of type int; it must be text"),
+        ({"keys": b"a"}, "keys is b'a', of type bytes; it must be a text or a list"),
+        ({"keys": [b"a"]}, "key b'a' is of type bytes"),
+        ({"headers": ["a"]}, "of type list; it must be a mapping"),
+    ],
+)
+def test_what_is_no_text_is_named(template: RocketMQTemplate, wrong: dict[str, Any], words: str) -> None:
+    arguments = {"destination": "departures", "payload": "x", **wrong}
+    with pytest.raises(InvalidMessageError, match=re.escape(words)):
+        template.to_message(**arguments)
