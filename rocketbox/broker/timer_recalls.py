@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 
 from rocketbox.broker.property_text import find_property
 from rocketbox.broker.timer_messages import delete_key, is_brought_forward, recalled_key
@@ -40,12 +41,16 @@ class Recalls:
         until = self._until[key] = now_ms + REMEMBERED_MS
         self._remembered.append((until, key, entry))
 
-    def forget_before(self, now_ms: int) -> None:
-        """Nothing is late: what was recalled by what was remembered until then has come, and was dropped."""
-        while self._remembered and self._remembered[0][0] < now_ms:
+    def forget_before(self, now_ms: int, most: int) -> None:
+        """Nothing is late: what was recalled by what was remembered until then has come, and was dropped.
+
+        ``most`` are forgotten at once; :meth:`next_ms` says whether there are more.
+        """
+        while most > 0 and self._remembered and self._remembered[0][0] < now_ms:
             until, key, _ = self._remembered.popleft()
             if self._until.get(key) == until:
                 del self._until[key]
+            most -= 1
 
     def next_ms(self) -> int | None:
         """When something is to be forgotten; None: nothing is remembered."""
@@ -55,9 +60,14 @@ class Recalls:
         """Whether a message is not to come."""
         return bool(self._until) and _key_of(properties) in self._until
 
-    def entries(self) -> list[Entry]:
-        """Of the recalls that are remembered: what they recall may not have come yet."""
-        return [entry for _, _, entry in self._remembered]
+    def pieces(self, most: int) -> Iterator[list[Entry]]:
+        """Of the recalls that are remembered, since what they recall may not have come yet: so many at once.
+
+        What changes between two pieces is not seen: all of it is set aside with the first one.
+        """
+        remembered = list(self._remembered)
+        for begin in range(0, max(len(remembered), 1), most):
+            yield [entry for _, _, entry in remembered[begin : begin + most]]
 
     def clear(self) -> None:
         self._until.clear()
@@ -68,15 +78,17 @@ class BroughtForward:
     """While it is looked at what waits: the messages that come before their recalls would, and all recalls."""
 
     def __init__(self) -> None:
-        self._messages: set[bytes] = set()
+        self._messages: dict[bytes, None] = {}  # in the order in which they were seen
         self._recalls: list[tuple[bytes, Entry]] = []
+        self._told = self._known = 0  # of the recalls, and of the messages as the first of those were told
+        self._again: tuple[set[bytes], int, int] | None = None  # messages that came later: whose recalls are told again
 
     def __bool__(self) -> bool:
         """Whether there are such messages."""
         return bool(self._messages)
 
     def holds_back(self, properties: bytes, due_ms: int, offset: int) -> bool:
-        """Whether a parked record is a recall, whose time :meth:`recalls` will tell."""
+        """Whether a parked record is a recall, whose time :meth:`take` will tell."""
         recalled = delete_key(properties)
         if recalled is not None:
             self._recalls.append((recalled, (due_ms, offset)))
@@ -84,13 +96,30 @@ class BroughtForward:
         if is_brought_forward(properties, due_ms):
             key = _key_of(properties)
             if key is not None:
-                self._messages.add(key)
+                self._messages[key] = None
         return False
 
-    def recalls(self) -> Iterator[Entry]:
-        """When each recall is due, and its offset; those of messages that were brought forward at once."""
-        for key, (due, offset) in self._recalls:
-            yield (AT_ONCE if key in self._messages else due), offset
+    def take(self, most: int) -> list[Entry] | None:
+        """When each of the next recalls is due, and its offset; those of messages that were brought forward at once.
+
+        None when all are taken. What is held back later counts too: a recall whose message is brought forward after it
+        was taken comes once more, at once.
+        """
+        if self._again is None and self._told and self._known < len(self._messages):
+            self._again = (set(islice(self._messages, self._known, None)), 0, self._told)
+            self._known = len(self._messages)
+        if self._again is not None:
+            keys, begin, end = self._again
+            part = self._recalls[begin : min(begin + most, end)]
+            self._again = (keys, begin + most, end) if begin + most < end else None
+            return [(AT_ONCE, offset) for key, (_, offset) in part if key in keys]
+        if self._told == len(self._recalls):
+            return None
+        if not self._told:
+            self._known = len(self._messages)
+        part = self._recalls[self._told : self._told + most]
+        self._told += len(part)
+        return [(AT_ONCE if key in self._messages else due, offset) for key, (due, offset) in part]
 
 
 def _key_of(properties: bytes) -> bytes | None:

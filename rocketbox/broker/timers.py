@@ -60,6 +60,7 @@ _log = logging.getLogger(__name__)
 
 BATCH = 128  # messages that are delivered by one flush
 RUN = 32  # messages of neighbouring places that are read at once
+HELD_AT_ONCE = 1024  # entries that are moved in one turn of the loop
 SCANNED_AT_ONCE = 256  # messages that a start reads in one step of a thread
 SHARE_OF_TIME = 0.1  # at most this much of it goes into writing copies
 ADDED_BYTES = 100  # of properties that a delivered message gets, where there is room
@@ -237,18 +238,24 @@ class TimerDelivery:
         await self._scan(begin)
         if reads_again or self._brought:  # their recalls may be in the copy
             await self._look_again()
-        self._ready()
+        await self._get_ready()
 
-    def _ready(self) -> None:
-        """It is known what waits."""
-        early, self._early = self._early, array("q")
-        brought, self._brought = self._brought, BroughtForward()
+    async def _get_ready(self) -> None:
+        """It is known what waits: have the wheel hold what was held back until then, and what arrives meanwhile."""
+        wheel, now = self._wheel, self._clock.time_ms()
+        while self._wheel is wheel:  # else it was passed over
+            entries = self._brought.take(HELD_AT_ONCE)
+            if entries is None:
+                if not self._early:
+                    break
+                part = self._early[: 2 * HELD_AT_ONCE]
+                del self._early[: 2 * HELD_AT_ONCE]
+                entries = list(zip(part[::2], part[1::2], strict=True))
+            for due, offset in entries:
+                self._add(due, offset, now)
+            await checkpoint()
+        self._brought = BroughtForward()
         self._is_loaded = True
-        now = self._clock.time_ms()
-        for at in range(0, len(early), 2):
-            self._add(early[at], early[at + 1], now)
-        for due, offset in brought.recalls():
-            self._add(due, offset, now)
         self._mark()
 
     async def _load_copy(self, state: TimerState, now: int) -> None:
@@ -317,10 +324,10 @@ class TimerDelivery:
         self._saved = change
 
     def _pieces(self) -> Iterator[bytes]:
-        rest = array("q", [number for entry in (*self._recalls.entries(), *self._hand) for number in entry])
-        parts = self._wheel.pieces()
-        first = next(parts, b"")
-        yield bytes(rest) + first
+        hand, remembered, parts = list(self._hand), self._recalls.pieces(HELD_AT_ONCE), self._wheel.pieces()
+        entries, first = next(remembered), next(parts, b"")
+        yield _bytes_of(hand) + _bytes_of(entries) + first
+        yield from map(_bytes_of, remembered)
         yield from parts
 
     # --- delivering ---
@@ -347,7 +354,7 @@ class TimerDelivery:
         """Until something is due, or arrives that is due sooner."""
         self._arrived = anyio.Event()
         self._taken_ms = now
-        self._recalls.forget_before(now)
+        self._recalls.forget_before(now, HELD_AT_ONCE)
         times = self._wheel.next_ms(), self._recalls.next_ms()
         until = min((each for each in times if each is not None), default=None)
         if until is None:
@@ -520,7 +527,7 @@ class TimerDelivery:
             _log.error("%s could not be written: %s", self._file.path, error)
         self._is_loaded = False
         await self._look_again()
-        self._ready()
+        await self._get_ready()
 
     async def _look_again(self) -> None:
         """Read all messages of the wheel, and have them wait until they are due by the clock as it is now."""
@@ -549,6 +556,10 @@ class TimerDelivery:
             except (OSError, WrongEntryError) as error:  # an entry that is wrong is mended meanwhile
                 _log.debug("timer messages wait: %s", error)
                 await self._clock.sleep(RETRY_INTERVAL)
+
+
+def _bytes_of(entries: Iterable[Entry]) -> bytes:
+    return array("q", [number for entry in entries for number in entry]).tobytes()
 
 
 def _runs(entries: Iterable[Entry]) -> Iterator[tuple[int, int]]:
