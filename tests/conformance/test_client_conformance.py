@@ -298,6 +298,31 @@ async def test_a_rejected_message_is_in_the_dead_letter_queue(name_server: str, 
     assert len(seen.messages) == 3
 
 
+async def test_a_dead_letter_that_fails_comes_back_to_its_listener(name_server: str, topic: str) -> None:
+    """It still says which topic it was first sent to, and brokers copy that when it is given back."""
+    buried, seen = anyio.Event(), Seen()
+
+    async def bury(messages: list[MessageExt]) -> None:
+        buried.set()
+        raise Reject("it is bad")
+
+    async def look(messages: list[MessageExt]) -> None:
+        await seen.handle(messages)
+        if messages[0].reconsume_times <= 1:  # it was counted when it was buried
+            raise RetryLater(timedelta(seconds=1))
+
+    async with sending(name_server, topic) as producer, consuming(name_server, topic, bury):
+        await producer.send(Message(topic, b"bad"))
+        with anyio.fail_after(SECONDS):
+            await buried.wait()
+    dead = f"%DLQ%g-{topic}"
+    async with consuming(name_server, dead, look, group=f"morgue-{topic}"):
+        await seen.wait_for(2)
+    assert [(message.topic, message.body) for message in seen.messages] == [(dead, b"bad")] * 2
+    first, second = seen.messages
+    assert first.properties["RETRY_TOPIC"] == second.properties["DLQ_ORIGIN_TOPIC"] == topic
+
+
 async def test_an_orderly_queue_waits_for_the_message_that_failed(name_server: str, topic: str) -> None:
     seen = Seen()
     failures = itertools.count()
