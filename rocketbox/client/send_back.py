@@ -5,8 +5,8 @@ topic like a new one, to any broker of it, as it came: whatever a handler made o
 
 A delay that is none of the levels is no matter for the broker's copy: such a message is sent from the start. So is one
 that says to have been sent to another topic than it lies in: the copy would keep that, and come back to the handler of
-the other topic, or to none. Dead letters say so, and others whose senders have written it (Java's client has both come
-back so).
+the other topic, or to none, or be taken for one of its dead letters. Dead letters say so, and others whose senders have
+written it (Java's client has both come back so).
 
 A user who may consume for the group may do both, with ACL 1.0 and 2.0. The second is sent in the consumer group's name:
 ACL 1.0 looks for the permission on the group that sends (Java's client sends it as CLIENT_INNER_PRODUCER, which takes
@@ -66,7 +66,7 @@ class SendBack:
             return False
         if delay is not None and await self._send_for(message, delay, most):
             return True
-        if delay_level != DEAD_LETTER and message.properties.get(Property.RETRY_TOPIC) not in (None, message.topic):
+        if _is_taken_for_another(message, delay_level):
             is_sent = await self._send_again(message, delay_level, most)
             if is_sent:
                 refusals.allowed(_DOING)
@@ -157,6 +157,16 @@ class SendBack:
             )  # fmt: skip
             return False
         return True
+
+
+def _is_taken_for_another(message: MessageExt, delay_level: int) -> bool:
+    """Whether a copy of the message would say that it was in another topic than it was.
+
+    A dead letter that is buried once more may: nobody handles that as one of its first topic.
+    """
+    if message.properties.get(Property.RETRY_TOPIC) in (None, message.topic):
+        return False
+    return delay_level != DEAD_LETTER or not message.topic.startswith(DLQ_PREFIX)
 
 
 def _packing(message: MessageExt) -> int:

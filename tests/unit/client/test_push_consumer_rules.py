@@ -360,6 +360,37 @@ async def test_a_message_that_says_to_be_of_another_topic_comes_back_to_the_hand
         assert [message.topic for message in seen.messages] == [topic, topic]
 
 
+async def test_a_dead_letter_says_which_topic_it_was_in_not_which_its_sender_made_up(
+    setting: Setting, anyio_backend: str
+) -> None:
+    """Who looks at dead letters sends them to that topic once more, by his own rights."""
+    broker = setting.broker
+    async with setting.consumer(max_reconsume_times=5) as consumer:
+        await consumer.subscribe("T", "*", Recorder(raising(Reject("bad"))))
+        broker.store("T", b"bad", retry_topic="payments")
+        await setting.advance(6)
+        assert broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK) == []
+        (sent,) = broker.asked(RequestCode.SEND_MESSAGE_V2)
+        fields = sent.ext_fields
+        assert (fields["b"], fields["j"], fields["l"]) == ("%RETRY%g", "6", "5"), "brokers bury it by these numbers"
+        assert "RETRY_TOPIC\x01T\x02" in fields["i"]
+        assert "payments" not in fields["i"]
+        assert broker.committed["T", 0] == 1
+
+
+async def test_a_dead_letter_that_is_buried_again_says_its_first_topic_still(
+    setting: Setting, anyio_backend: str
+) -> None:
+    broker, topic = setting.broker, "%DLQ%board"
+    broker.topics[topic] = 1
+    async with setting.consumer() as consumer:
+        await consumer.subscribe(topic, "*", Recorder(raising(Reject("bad"))))
+        broker.store(topic, b"bad", retry_topic="orders")
+        await setting.advance(6)
+        assert len(broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK)) == 1
+        assert broker.asked(RequestCode.SEND_MESSAGE_V2) == []
+
+
 async def test_a_rejected_message_that_cannot_be_sent_back_is_sent_as_one_that_has_used_up_its_tries(
     setting: Setting, anyio_backend: str
 ) -> None:
