@@ -24,7 +24,7 @@ import anyio
 
 from rocketbox.clock import Clock
 from rocketbox.errors import ClientStateError, ForkedError, NotStartedError
-from rocketbox.loops import call_soon_from_thread, in_event_loop, spawner
+from rocketbox.loops import call_soon_from_thread, context_of_callbacks, in_event_loop, spawner
 
 __all__ = ["Call", "CallsFromThreads", "threads_waiting_for_loops"]
 
@@ -175,7 +175,7 @@ class CallsFromThreads:
     async def __aenter__(self) -> Self:
         self._spawn = spawner()
         self._call_soon = call_soon_from_thread()
-        self._wake = partial(contextvars.copy_context().run, self._begin)  # not in that of a thread, where no loop runs
+        self._wake = partial(context_of_callbacks().run, self._begin)  # not in that of a thread, where no loop runs
         self._process = os.getpid()
         self._is_open = True
         return self

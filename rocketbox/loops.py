@@ -34,6 +34,7 @@ __all__ = [
     "at_interpreter_end",
     "call_soon_from_thread",
     "callbacks_in_asyncio",
+    "context_of_callbacks",
     "coroutines_from_thread",
     "in_event_loop",
     "is_cancelled",
@@ -183,6 +184,17 @@ def callbacks_in_asyncio() -> Iterator[None]:
         _library.reset(token)
 
 
+def context_of_callbacks() -> contextvars.Context:
+    """A copy of the caller's context in which callbacks of the loop that runs here may use anyio.
+
+    For what the loop calls outside of tasks and transports, see :func:`callbacks_in_asyncio`.
+    """
+    context = contextvars.copy_context()
+    if _library is not None and asyncio._get_running_loop() is not None:
+        context.run(_library.set, "asyncio")
+    return context
+
+
 def mark_coroutine_function(function: Callable[..., Any]) -> None:
     """Let a plain function that returns coroutines be taken for a coroutine function: by mocks and web frameworks.
 
@@ -202,9 +214,13 @@ def is_coroutine_function(function: object) -> bool:
 
 
 def call_soon_from_thread() -> Callable[[Callable[[], object]], object]:
-    """A function which, called from any thread, runs its argument in the loop that runs here, soon."""
+    """A function which, called from any thread, runs its argument in the loop that runs here, soon.
+
+    Not in the context of the thread, in which no loop runs, but in one of this loop.
+    """
     try:
-        return asyncio.get_running_loop().call_soon_threadsafe
+        call_soon = asyncio.get_running_loop().call_soon_threadsafe
+        return partial(call_soon, context=context_of_callbacks())
     except RuntimeError:
         import trio.lowlevel  # only trio is left; it is a dependency of tests, not of the library
 

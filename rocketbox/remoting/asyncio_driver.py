@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
-from rocketbox.loops import callbacks_in_asyncio
+from rocketbox.loops import callbacks_in_asyncio, context_of_callbacks
 from rocketbox.rare_log import RareLog
 from rocketbox.remoting.connection import Connection, Opened
 from rocketbox.waiters import Waiter
@@ -38,6 +38,7 @@ class AsyncioDriver(asyncio.BufferedProtocol):
 
     def __init__(self, opened: Opened) -> None:
         self._loop = asyncio.get_running_loop()
+        self._context = context_of_callbacks()
         self._opened = opened
         self.waiter = self._loop.create_future
         self.connection: Connection
@@ -86,7 +87,7 @@ class AsyncioDriver(asyncio.BufferedProtocol):
     # --- called by the connection ----------------------------------------------------------------------------------
 
     def schedule_flush(self) -> None:
-        self._loop.call_soon(self._flush)
+        self._loop.call_soon(self._flush, context=self._context)
 
     def pause_reading(self) -> None:
         self._transport.pause_reading()

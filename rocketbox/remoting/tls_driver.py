@@ -127,7 +127,7 @@ class _TlsDriver(AsyncioDriver, ABC):
         self._paused = False
         super().resume_reading()
         if self._session is not None and self._session.has_more:
-            self._loop.call_soon(self._read_on)
+            self._loop.call_soon(self._read_on, context=self._context)
 
     def _read_on(self) -> None:
         session = self._session

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -104,6 +105,18 @@ async def test_the_first_send_of_all_finds_its_route_and_connects(threads: Threa
         cluster.add_topic("T")
         async with producer_of(cluster) as producer:
             assert (await ended(sending(threads, producer, Message("T", b"a", hash_key="k")))).topic == "T"
+
+
+def test_it_does_so_in_the_loop_of_asyncio_run_as_well(threads: ThreadPoolExecutor) -> None:
+    """As uvicorn and most programs do: outside of tasks, anyio has to be told there which loop it is."""
+
+    async def main() -> None:
+        async with ScriptedCluster(VirtualClock()) as cluster:
+            cluster.add_topic("T")
+            async with producer_of(cluster) as producer:
+                assert (await ended(sending(threads, producer, Message("T", b"a")))).topic == "T"
+
+    asyncio.run(main())
 
 
 async def test_a_try_that_fails_is_followed_by_one_on_another_broker(
