@@ -399,10 +399,10 @@ class Producer:
                     outcomes[index] = result_of(await around(context))
                 except Exception as error:  # whatever it is: a message without an outcome would be lost silently
                     outcomes[index] = error
-                except (KeyboardInterrupt, SystemExit):
+                except KeyboardInterrupt:
                     raise
                 except BaseException as error:
-                    await checkpoint_if_cancelled()  # this send_many is cancelled; else a middleware was, by its own
+                    await checkpoint_if_cancelled()  # this send_many is cancelled; else a middleware was, or has exited
                     ended = ClientError(f"the send ended with {error!r}, raised inside a middleware")
                     ended.__cause__ = error
                     outcomes[index] = ended
@@ -415,7 +415,8 @@ class Producer:
             ]
             for task in tasks:
                 await task.wait()
-        return [outcome for outcome in outcomes if outcome is not None]
+        unsent = ClientError("the send has not ended: what was to do it was ended from outside; it may be stored")
+        return [unsent if outcome is None else outcome for outcome in outcomes]
 
     async def recall(self, handle: str | None, *, timeout: float | None = None) -> str:
         """Have a message that waits for its time not be delivered; its msg_id. ``handle`` is its ``recall_handle``.

@@ -23,6 +23,7 @@ from rocketbox.client.tries import Tries
 from rocketbox.clock import Clock
 from rocketbox.errors import BrokerError, ClientError, NotDurableError, RemotingError, RocketBoxError
 from rocketbox.message import Message, MessageQueue, SendResult, SendStatus
+from rocketbox.own_failures import as_failure
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.prepared_sends import SendRequest
@@ -147,8 +148,8 @@ class SendWindow:
                 first = FirstTry(self, index, self._prepare(message), message, self._now)
                 if not self._start(first):
                     self._to_go_on.append(first)
-            except Exception as error:  # whatever it is: a message without an outcome would be lost silently
-                outcomes[index] = error
+            except BaseException as error:  # whatever it is: a message without an outcome would be lost silently
+                outcomes[index] = _failure(error)
             else:
                 self._in_flight += 1
         await self._until(0)
@@ -171,8 +172,8 @@ class SendWindow:
     async def _go_on(self, first: FirstTry) -> None:
         try:
             outcome: SendResult | Exception = await self._deliver(first)
-        except Exception as error:  # as above
-            outcome = error
+        except BaseException as error:  # as above; and nobody would end the wait for it
+            outcome = _failure(error)
         self.settle(first.index, outcome)
 
     # --- called by first tries ---------------------------------------------------------------------------------------
@@ -214,6 +215,16 @@ class SendWindow:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def _failure(error: BaseException) -> Exception:
+    """What a message's send has failed with, where a user's selector exits as well; raises what cancels the task."""
+    failure = as_failure(error, hosted=True)
+    if not isinstance(failure, Exception):
+        raise failure
+    if failure is not error:
+        failure.__cause__ = error
+    return failure
 
 
 class OpenWindow(SendWindow):

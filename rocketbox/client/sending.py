@@ -47,6 +47,7 @@ from rocketbox.errors import (
     AccessDeniedError,
     BrokerError,
     ClientError,
+    ClientStateError,
     ConnectError,
     InvalidMessageError,
     LocalProtocolError,
@@ -389,6 +390,10 @@ class Sender:
                 accepted = await self._go_on_after(error, request, tries, lanes, lane, fixed=queue is not None)
                 if accepted is not None:
                     return accepted
+            except ClientStateError:  # the client was closed since the try before, which may have stored it
+                if tries.error is None:
+                    raise
+                raise tries.end(request.msg_id) from tries.error
             else:
                 if self._faults.known or self._faults.measures:
                     self._note_success(lane, tries)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from rocketbox.client.lanes import Lane, LaneTable
@@ -32,6 +34,7 @@ from rocketbox.tasks import Supervisor
 from tests.support.client.producing import producer_of
 from tests.support.client.scripted_cluster import ClusterBroker, ScriptedCluster
 from tests.support.clocks import VirtualClock, settle
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -293,6 +296,60 @@ async def test_connection_that_breaks_with_no_tries_left_says_that_it_may_be_sto
             (error,) = await outcomes_of(clock, 1, producer, messages(1))
         assert isinstance(error, ConnectionClosedError)
         assert "may have been stored" in str(error)
+
+
+@pytest.mark.parametrize("many", [False, True])
+async def test_messages_in_flight_at_the_end_of_the_client_may_be_stored(many: bool) -> None:
+    """Who is told that nothing was started would send them again."""
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster:
+        cluster.add_topic("T")
+        cluster.broker.on_send = lambda _: None
+        found: list[BaseException] = []
+        producer = producer_of(cluster)
+
+        async def send() -> None:
+            try:
+                await (producer.send_many(messages(2)) if many else producer.send(Message("T", b"0")))
+            except SendManyError as error:
+                found.extend(error.errors.values())
+            except ConnectionClosedError as error:
+                found.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            async with producer:
+                tasks.start_soon(send)
+                while not cluster.broker.sends:
+                    await anyio.lowlevel.checkpoint()
+            await clock.advance(1)
+    assert len(found) == (2 if many else 1)
+    assert all("may have been stored" in str(error) for error in found)
+
+
+@pytest.mark.parametrize("ended_by", [SystemExit, asyncio.CancelledError])
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_what_a_selector_ends_itself_with_is_the_error_of_its_message(
+    anyio_backend: str, is_known: bool, ended_by: type[BaseException]
+) -> None:
+    """Whether it is called at once, or when the route is there."""
+    cancelled = anyio.get_cancelled_exc_class() is ended_by
+
+    def select(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+        if message.body == b"1":
+            raise ended_by
+        return queues[0]
+
+    if ended_by is asyncio.CancelledError and not cancelled:
+        pytest.skip("of asyncio's")
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        cluster.add_topic("T")
+        async with producer_of(cluster) as producer:
+            if is_known:
+                await warm(cluster, producer)
+            with pytest.raises(SendManyError) as caught, anyio.fail_after(PATIENCE):
+                await producer.send_many(messages(3), queue=select)
+        assert list(caught.value.errors) == [1]
+        assert sorted(bodies(cluster.broker)) == [0, 2]
 
 
 async def test_broker_that_goes_away_has_its_messages_taken_to_a_new_connection() -> None:
