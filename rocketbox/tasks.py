@@ -124,7 +124,8 @@ class Supervisor:
 
         When it raises: with ``restart`` it is logged and run again after a backoff of 0.1 s to 30 s; without, it is
         logged and shown in health as failed. Returning normally ends it. What it raises that is no Exception, a
-        cancellation by nobody but itself among it, is a failure too: it would end the owner and all other tasks.
+        cancellation by nobody but itself among it, is a failure too: it would end the owner and all other tasks. Who
+        cancels it as a task of asyncio's ends it alone, which is logged.
         """
         if self._group is None:
             raise NotStartedError(f"supervisor {self.name}")
@@ -167,6 +168,10 @@ class Supervisor:
                     task.restarts += 1
                     await self._clock.sleep(backoff)
                     backoff = min(backoff * 2, LONGEST_BACKOFF)
+        except anyio.get_cancelled_exc_class():
+            # As a task, and not by its scope: by code of a user's that it has called, or with all tasks of a loop that
+            # ends. The group would cancel all others for it, and the owner.
+            _log.warning("task %s of %s was cancelled from outside of rocketbox, and has ended", task.name, self.name)
         finally:
             if task.state in (TaskState.RUNNING, TaskState.WAITING):
                 task.state = TaskState.CANCELLED

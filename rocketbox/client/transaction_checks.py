@@ -28,7 +28,7 @@ from rocketbox.clock import Clock
 from rocketbox.declarations import SECONDS, Words, check_options
 from rocketbox.errors import ClientStateError, InvalidMessageError
 from rocketbox.message import LocalTransactionState, MessageExt
-from rocketbox.own_failures import failures_only
+from rocketbox.own_failures import as_failure, failures_only
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.rare_log import RareLog
 from rocketbox.tasks import Supervisor
@@ -122,9 +122,14 @@ class CheckPool:
                 while next_job is not None and not self._closed:
                     await next_job()
                     next_job = await self._next()
+        except anyio.get_cancelled_exc_class() as cancelled:
+            if as_failure(cancelled) is cancelled:
+                raise
         finally:
             self._scopes.discard(scope)
             self._workers -= 1
+        if self._waiting and not self._closed:  # a checker has cancelled its task; others wait for theirs
+            self._begin(self._waiting.popleft())
 
     async def _next(self) -> Callable[[], Awaitable[None]] | None:
         """What waits; None when nothing has come for long, and the worker is not needed."""

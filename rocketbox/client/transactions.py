@@ -50,6 +50,7 @@ from rocketbox.errors import (
     RocketBoxError,
 )
 from rocketbox.message import MAX_PROPERTIES_BYTES, LocalTransactionState, Message, MessageExt, SendResult
+from rocketbox.own_failures import as_failure
 from rocketbox.protocol.codes import MessageSysFlag
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import CheckTransactionStateRequestHeader
@@ -404,6 +405,15 @@ class Transactions:
                 "the checker could not tell what became of transaction %s to %s: %s; the broker will ask again",
                 one_line(message.msg_id), message.topic, self._shown(raised), error=raised,
             )  # fmt: skip
+        except anyio.get_cancelled_exc_class() as cancelled:
+            if as_failure(cancelled) is not cancelled:  # it is not the producer's end
+                self.unanswered += 1
+                self.checkers.log.tell(
+                    logging.ERROR, self._instance.clock.monotonic(), "cancelled",
+                    "the checker %s has cancelled the task in which it looked into transaction %s to %s; the broker "
+                    "will ask again", name_of(route.checker), message.msg_id, message.topic,
+                )  # fmt: skip
+            raise
         finally:
             del route.questions[address, message.msg_id]
         if (begun := self._begun.get(message.msg_id)) is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from rocketbox.client import (
@@ -215,9 +216,9 @@ async def test_a_checker_that_raises_commits_nothing_and_is_asked_again(
 
 
 @pytest.mark.parametrize("ended_by", [asyncio.CancelledError, SystemExit])
-@pytest.mark.parametrize("kind", ["async def", "def"])
+@pytest.mark.parametrize("kind", ["async def", "def", "its task"])
 async def test_a_checker_that_ends_itself_ends_nothing_else(
-    tmp_path: Path, ended_by: type[BaseException], kind: str
+    tmp_path: Path, ended_by: type[BaseException], kind: str, anyio_backend: str
 ) -> None:
     """As one that awaits a task which it has cancelled: no client ended with it, and no question that waited."""
 
@@ -227,8 +228,13 @@ async def test_a_checker_that_ends_itself_ends_nothing_else(
         return COMMIT
 
     async def ends_itself_in_the_loop(message: MessageExt) -> LocalTransactionState:
+        if kind == "its task" and message.body == b"one" and (task := asyncio.current_task()) is not None:
+            task.cancel()
+            await anyio.lowlevel.checkpoint()
         return ends_itself(message)
 
+    if kind == "its task" and anyio_backend != "asyncio":
+        pytest.skip("only there a task can be cancelled")
     checker = ends_itself if kind == "def" else ends_itself_in_the_loop
     settings = {**QUICK, "transaction_check_max": 1_000}
     async with broker(tmp_path, **settings) as wire, payers(wire, transaction_checker=checker) as producer:

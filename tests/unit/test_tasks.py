@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from rocketbox.clock import RealClock
@@ -132,6 +133,26 @@ async def test_of_many_tasks_that_failed_for_good_health_shows_the_last_few(anyi
         names = [health.name for health in tasks.health()]
         assert len(names) == 8
         assert names[-1] == "task 99"
+
+
+async def test_a_task_that_is_cancelled_as_one_of_asyncio_ends_alone(
+    anyio_backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    if anyio_backend != "asyncio":
+        pytest.skip("only there a task can be cancelled")
+
+    async def ends_itself() -> None:
+        if (this := asyncio.current_task()) is not None:
+            this.cancel()
+        await anyio.lowlevel.checkpoint()
+
+    async with Supervisor("test", RealClock()) as tasks:
+        other = tasks.start("other", anyio.sleep_forever)
+        task = tasks.start("work", ends_itself)
+        await task.wait()
+        await anyio.lowlevel.checkpoint()
+        assert (task.state, other.state) == (TaskState.CANCELLED, TaskState.RUNNING)
+    assert "task work of test was cancelled from outside of rocketbox" in caplog.text
 
 
 @pytest.mark.parametrize("raised", [asyncio.CancelledError, SystemExit])
