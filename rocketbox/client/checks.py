@@ -26,6 +26,7 @@ __all__ = [
     "wrong_message",
 ]
 
+LONGEST_TIMEOUT = 1e9  # seconds, 31 years
 MAX_GROUP_CHARS = 120
 MAX_TOPIC_CHARS = 127
 RESERVED_GROUPS = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER", CLIENT_INNER_PRODUCER})
@@ -212,9 +213,12 @@ def _check_property(name: str, value: str) -> None:
 
 
 def check_timeout(timeout: float) -> float:
-    """The seconds that a user gave for one send. Raises ClientError unless they are a number of more than 0."""
+    """The seconds that a user gave for one send, which mean no more than LONGEST_TIMEOUT: infinity has no text.
+
+    Raises ClientError unless they are a number of more than 0.
+    """
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         raise ClientError(
             f"timeout={timeout!r}: it must be more than 0 seconds; leave it out for the producer's send_message_timeout"
         )
-    return timeout
+    return min(timeout, LONGEST_TIMEOUT)

@@ -49,7 +49,7 @@ def exact_level(delay: timedelta) -> int:
 
 def milliseconds(delay: timedelta) -> int:
     """Whole milliseconds that are not shorter than ``delay``."""
-    return -(-delay // _MILLISECOND)
+    return delay // _MILLISECOND + bool(delay % _MILLISECOND)
 
 
 def is_timed(message: Message) -> bool:
@@ -79,7 +79,7 @@ def time_properties(message: Message) -> str:
             return ""
         level = exact_level(delay)
         return f"DELAY\x01{level}\x02" if level else f"TIMER_DELAY_MS\x01{milliseconds(delay)}\x02"
-    if not isinstance(level, int) or not 0 <= level <= MAX_LEVEL:
+    if not isinstance(level, int) or isinstance(level, bool) or not 0 <= level <= MAX_LEVEL:
         raise InvalidMessageError(f"delay_level is {level}; it must be 0 (none) or a level from 1 on")
     return f"DELAY\x01{level}\x02"
 

@@ -138,6 +138,9 @@ class LaneTable:
             raise InvalidMessageError(f"queue={queue!r} is {type(queue).__name__}; it must be a MessageQueue")
         if queue.topic != topic:
             raise InvalidMessageError(f"a message to topic {topic!r} cannot go to a queue of {queue.topic!r}")
+        number = queue.queue_id
+        if not isinstance(number, int) or number < 0:
+            raise InvalidMessageError(f"queue={queue!r} has queue_id {number!r}; it must be a number from 0 on")
         instance = self._instance
         remoting = instance.options.remoting
         template = SendTemplate(

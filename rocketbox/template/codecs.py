@@ -150,7 +150,7 @@ class MessagePackCodec(PayloadCodec):
         def read(body: bytes) -> Any:
             msgpack = _library("msgpack", "msgpack", self.content_type)
             try:
-                data = msgpack.unpackb(body, strict_map_key=False)
+                data = msgpack.unpackb(body, strict_map_key=False, timestamp=3)  # as a datetime
             except Exception as error:  # its own, ValueError, RecursionError: a body may hold anything
                 raise _unreadable(body, self.content_type, error) from None
             return validate(data)

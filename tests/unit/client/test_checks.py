@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from enum import Enum
 
 import pytest
 
 from rocketbox.client.checks import check_body, check_flag, check_group, check_topic, message_properties
+from rocketbox.client.delays import milliseconds
 from rocketbox.client.options import ClientOptions, ProducerOptions
 from rocketbox.errors import ConfigurationError, InvalidGroupError, InvalidMessageError
 from rocketbox.message import Message, decode_properties
@@ -105,12 +107,19 @@ def test_bad_property_is_refused(properties: Mapping[str, str]) -> None:
         Message("T", b"x", keys="ab"),  # type: ignore[arg-type] # would be taken letter by letter
         Message("T", b"x", delay_level=-1),
         Message("T", b"x", delay_level=2**31),
+        Message("T", b"x", delay_level=True),
         Message("T", b"x", properties={"big": "x" * 32_768}),
     ],
 )
 def test_bad_tag_key_level_or_size_is_refused(message: Message) -> None:
     with pytest.raises(InvalidMessageError):
         message_properties(message, "ID")
+
+
+def test_the_longest_delay_has_its_milliseconds() -> None:
+    found = decode_properties(message_properties(Message("T", b"x", delay=timedelta.max), "ID"))
+    assert found["TIMER_DELAY_MS"] == "86400000000000000"
+    assert milliseconds(timedelta(microseconds=1)) == 1
 
 
 def test_options_out_of_range_are_all_named() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -548,6 +549,31 @@ async def test_keyed_send_stays_on_its_queue_when_the_route_changes_between_its_
             assert results[0].queue == first
 
 
+@pytest.mark.parametrize("timeout", [float("inf"), 1e300, 10**400])
+async def test_a_timeout_without_end_is_one(timeout: Any) -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        cluster.add_topic("T")
+        async with producer_of(cluster) as producer:
+            await producer.send(message(), timeout=timeout)
+            await producer.send_many([message()], timeout=timeout)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(partial(producer.request, message(), timeout=timeout))
+                await settle(40)
+                tasks.cancel_scope.cancel()
+        assert len(cluster.broker.sends) == 3
+
+
+@pytest.mark.parametrize("number", [-1, "0"])
+async def test_a_queue_whose_number_is_none_is_refused(number: Any) -> None:
+    """Brokers take a message for a negative one into any queue, and say nothing."""
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        cluster.add_topic("T")
+        async with producer_of(cluster) as producer:
+            with pytest.raises(InvalidMessageError, match="a number from 0 on"):
+                await producer.send(message(), queue=MessageQueue("T", "broker-a", number))
+        assert cluster.broker.sends == []
+
+
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), "3"])
 async def test_timeout_that_is_none_is_refused(timeout: Any) -> None:
     async with ScriptedCluster(VirtualClock()) as cluster:
@@ -908,10 +934,13 @@ async def test_many_tells_of_a_message_that_is_no_message_at_all() -> None:
     assert list(caught.value.errors) == [0]
 
 
-async def test_many_gives_an_error_to_a_message_whose_middleware_was_cancelled_from_outside() -> None:
+@pytest.mark.parametrize("exits", [False, True])
+async def test_many_gives_an_error_to_a_message_whose_middleware_was_cancelled_from_outside_or_has_exited(
+    exits: bool,
+) -> None:
     async def cancelled(context: SendContext, call_next: SendNext) -> SendResult | None:
         if context.messages[0].tag == "doomed":
-            raise anyio.get_cancelled_exc_class()
+            raise SystemExit if exits else anyio.get_cancelled_exc_class()
         return await call_next(context)
 
     client = {"send_middleware": (cancelled,)}

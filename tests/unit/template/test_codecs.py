@@ -172,6 +172,15 @@ def test_whatever_stands_in_a_body_of_message_pack_is_a_value_or_a_payload_error
     assert isinstance(value, dict)
 
 
+def test_a_time_of_message_packs_own_kind_is_read_as_one() -> None:
+    """Other clients may write it; ours writes text."""
+    msgpack = pytest.importorskip("msgpack")
+    body = msgpack.packb({"at": msgpack.Timestamp(1, 500_000_000)})
+    assert MessagePackCodec().reader(dict[str, datetime])(body) == {"at": datetime(1970, 1, 1, 0, 0, 1, 500_000, UTC)}
+    with pytest.raises(PayloadError):  # a year that there is not
+        MessagePackCodec().reader(dict)(msgpack.packb({"at": msgpack.Timestamp(2**60)}))
+
+
 def test_a_nest_without_end_is_a_payload_error() -> None:
     pytest.importorskip("msgpack")
     with pytest.raises(PayloadError):
