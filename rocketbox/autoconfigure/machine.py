@@ -63,7 +63,7 @@ class Machine:
     """What sees all calls of handlers with messages of that cluster, outside of the application's own middleware."""
     hook_failed: Callable[[str, Exception], object] = _nobody
     """Is told of what hooks raise that the application only logs: what it was, and the error. Those at the shutdown,
-    background tasks, scheduled functions."""
+    background tasks, scheduled functions, transaction listeners."""
     handler_middleware: tuple[ConsumeMiddleware, ...] = ()
     """What sees all calls of handlers inside of it: next to the handler."""
 

@@ -81,6 +81,7 @@ class TransactionListeners(ListenerKind[TransactionCandidate, TransactionPlan]):
     def __init__(self, properties: RocketMQProperties, service: Service) -> None:
         self._properties = properties
         self._where = service.where
+        self._failed = service.machine.hook_failed
 
     def read(self, marked: Sequence[Marked], planning: Planning) -> list[TransactionCandidate]:
         found: list[TransactionCandidate] = []
@@ -197,7 +198,7 @@ class TransactionListeners(ListenerKind[TransactionCandidate, TransactionPlan]):
         return [
             TransactionContainer(
                 plan, producer=starting.resolve(of_cluster(Producer, plan.cluster)), beans=starting.beans,
-                converter=converter,
+                converter=converter, failed=self._failed,
             )
             for plan in plans
         ]  # fmt: skip

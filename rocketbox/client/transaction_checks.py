@@ -194,6 +194,8 @@ class CheckRoute:
         """Those that wait, or that the checker looks into, by the broker's address and the transaction's id."""
         self.asked = self.failed = 0
         """How often it was asked, and how often it raised something, or said nothing of use."""
+        self.on_failed: Callable[[Exception], object] | None = None
+        """Is told of that, beside the log."""
 
     def remove(self) -> None:
         """Ask it no more; what it is at is given up."""
@@ -221,8 +223,10 @@ class CheckRoute:
                     said = await said
             if not isinstance(said, LocalTransactionState):
                 raise TypeError(f"{name_of(self.checker)} returned {said!r}; it must return a LocalTransactionState")
-        except Exception:
+        except Exception as error:
             self.failed += 1
+            if self.on_failed is not None:
+                self.on_failed(error)
             raise
         return said
 

@@ -9,9 +9,10 @@ producer; the pool's options and their defaults are those).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Annotated, Self
 
@@ -124,8 +125,18 @@ def overlaps(functions: Sequence[TransactionFunction]) -> Iterator[Finding]:
 class TransactionContainer:
     """Has a producer ask its listeners, from ``async with`` to its end: also while others drain, which may send."""
 
-    def __init__(self, plan: TransactionPlan, *, producer: Producer, beans: Beans, converter: MessageConverter) -> None:
+    def __init__(
+        self,
+        plan: TransactionPlan,
+        *,
+        producer: Producer,
+        beans: Beans,
+        converter: MessageConverter,
+        failed: Callable[[str, Exception], object],
+    ) -> None:
+        """``failed`` is told what has failed, and with which error, where the log alone would be."""
         self.plan = plan
+        self._failed = failed
         self.cluster = plan.cluster
         self.group = plan.group
         self.name = plan.group
@@ -142,6 +153,7 @@ class TransactionContainer:
                 route = self._producer.add_transaction_checker(
                     self._checker(function), topic=function.topic, tags=function.tags, options=function.options
                 )
+                route.on_failed = partial(self._failed, f"transaction listener {function.signature.name}")
                 stack.callback(route.remove)
                 self._routes.append(route)
             self._stack = stack.pop_all()

@@ -550,9 +550,9 @@ class Harness:
         Time moves only where a handler waits for it, as one does whose send is not answered, and until each send has
         ended, whoever sends (one with ``auto-batch`` waits for others). What handlers raised that is no signal
         (``Reject``, ``RetryLater``, ``BatchFailed``) is raised here, once: the exception itself, or an ExceptionGroup
-        of several; ``failures="keep"`` leaves it in :meth:`calls`. So is what background tasks and scheduled functions
-        raised. Not waited for are threads that say ``daemon=True``, and threads and timers of libraries. Raises
-        StuckError.
+        of several; ``failures="keep"`` leaves it in :meth:`calls`. So is what background tasks, scheduled functions and
+        transaction listeners raised. Not waited for are threads that say ``daemon=True``, and threads and timers of
+        libraries. Raises StuckError.
         """
         self._check_awaited("drain")
         await self._pace.settle()
