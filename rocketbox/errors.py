@@ -317,6 +317,13 @@ class OtherLoopError(ClientStateError):
 
     def __init__(self, name: str, thread: str, here: str) -> None:
         self.name = name
+        if thread == here:
+            super().__init__(
+                f"{name} was started in an event loop that does not run any more, and is used in another one, in the "
+                f"same thread ({here!r}); nothing was sent. Start and end it with 'async with' in each loop: every "
+                "asyncio.run() is one"
+            )
+            return
         super().__init__(
             f"{name} was started in the event loop of thread {thread!r} and is used in another one, in {here!r}; "
             "nothing was sent. Threads send by template.blocking, or hand calls over to its loop: by "

@@ -104,6 +104,10 @@ class HomeLoop:
             self.thread = threading.get_ident()
         return self.thread == threading.get_ident()
 
+    def is_other(self) -> bool:
+        """Whether another loop runs here than the one that it is: asked exactly, also where that one is closed."""
+        return self._loop is not None and _loop_here() is not self._loop
+
 
 def _loop_here() -> object | None:
     try:

@@ -255,6 +255,7 @@ class MQClientInstance:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
+        self.remoting.check_end("the RocketMQ client")
         try:
             await self.calls.close()
             with anyio.CancelScope(shield=True), self.clock.move_on_after(self.options.shutdown_timeout):

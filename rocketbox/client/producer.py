@@ -140,6 +140,7 @@ class Producer:
     ) -> bool | None:
         if self._state is not ServiceState.RUNNING:
             return None  # it has been left already
+        self._instance.remoting.check_end(f"producer {self.group}")
         self._sender.close()
         self._state = ServiceState.SHUTDOWN_ALREADY
         self._instance.waiting_requests.end(self.group)

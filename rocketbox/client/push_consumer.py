@@ -239,6 +239,7 @@ class PushConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
+        self._instance.remoting.check_end(f"consumer {self.group}")
         return await self._stack.__aexit__(kind, error, trace)
 
     async def stop_pulling(self) -> None:

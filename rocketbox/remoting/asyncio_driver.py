@@ -12,10 +12,12 @@ import errno
 import ipaddress
 import logging
 import socket
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import cast
 
+from rocketbox.errors import OtherLoopError
 from rocketbox.loops import callbacks_in_asyncio, context_of_callbacks
 from rocketbox.rare_log import RareLog
 from rocketbox.remoting.connection import Connection, Opened
@@ -87,7 +89,11 @@ class AsyncioDriver(asyncio.BufferedProtocol):
     # --- called by the connection ----------------------------------------------------------------------------------
 
     def schedule_flush(self) -> None:
-        self._loop.call_soon(self._flush, context=self._context)
+        try:
+            self._loop.call_soon(self._flush, context=self._context)
+        except RuntimeError as error:  # "Event loop is closed"
+            here = threading.current_thread().name
+            raise OtherLoopError("the RocketMQ client", here, here) from error
 
     def pause_reading(self) -> None:
         self._transport.pause_reading()

@@ -277,6 +277,11 @@ class RemotingClient:
         if home.thread != get_ident() and self._started and not home.is_here():
             raise OtherLoopError(user, home.name, current_thread().name)
 
+    def check_end(self, user: str) -> None:
+        """Raise OtherLoopError where its end is asked for in a loop in which none of its tasks can end."""
+        if self._started and self.home.is_other():
+            raise OtherLoopError(user, self.home.name, current_thread().name)
+
     def register_handler(self, code: int, handler: RequestHandler) -> None:
         """Let handler take requests of this code that servers send to us."""
         self._handlers[code] = handler

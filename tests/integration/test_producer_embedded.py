@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio
@@ -24,6 +27,7 @@ from rocketbox.errors import (
     ConnectionClosedError,
     InvalidMessageError,
     NoRouteError,
+    OtherLoopError,
     SendManyError,
 )
 from rocketbox.message import Compression, ConsumeFromWhere, Message, MessageExt, MessageQueue, SendStatus
@@ -38,6 +42,48 @@ pytestmark = pytest.mark.anyio
 
 def servers(directory: Path, *, name_server_port: int = 0, port: int = 0) -> EmbeddedServers:
     return EmbeddedServers(EmbeddedOptions(data_dir=directory, name_server_port=name_server_port, port=port))
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("cancels", [True, False])
+def test_what_was_left_open_in_a_loop_that_is_over_says_so(tmp_path: Path, cancels: bool) -> None:
+    """As who calls asyncio.run() twice: the loop's own words are "Event loop is closed", and an end waited for ever."""
+    with EmbeddedServers.in_thread(EmbeddedOptions(data_dir=tmp_path, port=0, name_server_port=0)) as cluster:
+        use_in_two_loops(cluster.name_server_address, cancels=cancels)
+        gc.collect()  # what was left open warns here of its end, and not in another test
+
+
+def use_in_two_loops(name_server: str, *, cancels: bool) -> None:
+    producer = Producer("desk", name_server=name_server)
+    consumer = PushConsumer("desk", name_server=name_server)
+
+    async def first() -> None:
+        await producer.__aenter__()
+        await consumer.__aenter__()
+        await producer.send(Message("departures", b"first"))
+
+    async def second() -> None:
+        uses: list[Callable[[], Awaitable[object]]] = [
+            lambda: producer.send(Message("departures", b"second")),
+            lambda: producer.request(Message("departures", b"second")),
+            lambda: producer.send(Message("arrivals", b"second")),
+            lambda: consumer.__aexit__(None, None, None),
+            lambda: producer.__aexit__(None, None, None),
+        ]
+        for use in uses:
+            with (
+                pytest.raises(OtherLoopError, match=r"in the same thread .* nothing was sent. Start and end it"),
+                anyio.fail_after(PATIENCE),
+            ):
+                await use()
+
+    if cancels:
+        asyncio.run(first())
+    else:
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(first())
+        loop.close()
+    asyncio.run(second())
 
 
 @pytest.mark.parametrize("serialization", [SerializeType.ROCKETMQ, SerializeType.JSON])
