@@ -6,6 +6,8 @@ goes as it would otherwise: a message that is delayed, to be compressed or too l
 
     joined ->  open (others join) -> full, or its time is over, or the producer stops -> on its way -> told
 
+The time that a send has is that of its batch, from the first message on: the wait for others is a part of it.
+
 A batch has a task of its own. What is refused as a batch because of one of its messages (code 13) is sent one by one,
 so that the right one is told. A send that is cancelled takes its message out again while its batch is open.
 
@@ -51,9 +53,10 @@ class _Joined:
 
 @dataclass(eq=False)
 class _Batch:
-    """Messages that go together; ``first`` says what they have alike."""
+    """Messages that go together; ``first`` says what they have alike, and its time, from ``began`` on, is theirs."""
 
     first: Message
+    began: float
     queue: MessageQueue | None
     timeout: float
     retries: int
@@ -142,7 +145,7 @@ class AutoBatch:
             return batch
         if batch is not None:
             batch.close()
-        batch = self._open[alike] = _Batch(message, queue, timeout, retries)
+        batch = self._open[alike] = _Batch(message, self._clock.monotonic(), queue, timeout, retries)
         self._under_way.add(batch)
         try:
             self._instance.tasks.start(f"batch to {message.topic}", self._run, alike, batch, restart=False)
@@ -154,7 +157,8 @@ class AutoBatch:
     async def _run(self, alike: Hashable, batch: _Batch) -> None:
         """The life of a batch from its first message on."""
         try:
-            with self._clock.move_on_after(self._options.batch_max_delay):
+            delay = self._options.batch_max_delay
+            with self._clock.move_on_after(delay if delay < batch.timeout else batch.timeout / 2):  # half for its tries
                 await batch.closed.wait()
             batch.close()
             if self._open.get(alike) is batch:
@@ -181,7 +185,8 @@ class AutoBatch:
         if not all_joined:
             return
         sender, first, born = self._sender, all_joined[0], self._clock.time_ms()
-        tries = Tries(self._clock.monotonic(), batch.timeout, batch.retries)
+        tries = Tries(batch.began, batch.timeout, batch.retries)
+        tries.now = self._clock.monotonic()
         try:
             if len(all_joined) == 1:
                 request = sender.request_of(first.element, first.message, born)

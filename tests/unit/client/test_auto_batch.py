@@ -227,6 +227,23 @@ async def test_without_an_answer_each_is_told_of_its_own_message() -> None:
     assert first.msg_id != second.msg_id
 
 
+@pytest.mark.parametrize("delay", [0.5, 30.0])
+async def test_the_wait_for_others_is_a_part_of_the_time_of_a_send(delay: float) -> None:
+    setting = Setting()
+    async with (
+        setting.cluster, setting.producer(batch_max_delay=delay) as producer, anyio.create_task_group() as tasks
+    ):  # fmt: skip
+        send = Sends(producer)
+        tasks.start_soon(partial(send, Message("T", b"0"), timeout=1.0))
+        await setting.clock.advance(0.99)
+        assert isinstance(send.outcomes[b"0"], SendResult)
+        setting.broker.on_send = lambda _: None
+        tasks.start_soon(partial(send, Message("T", b"1"), timeout=1.0))
+        await setting.clock.advance(1.2)
+        assert isinstance(send.outcomes[b"1"], SendTimeoutError)
+        tasks.cancel_scope.cancel()
+
+
 async def test_a_send_that_is_cancelled_while_it_waits_is_not_sent() -> None:
     setting = Setting()
     async with setting.cluster, setting.producer() as producer, anyio.create_task_group() as tasks:
