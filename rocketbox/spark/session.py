@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -23,7 +24,7 @@ from typing import Any, Self
 import anyio
 import anyio.to_thread
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession, SQLContext
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.sql.udtf import UserDefinedTableFunction
@@ -66,6 +67,9 @@ LOCAL_CONF = {
 }
 STACK_SIZE = "-Xss16m"  # stopping in mid-batch overflows a smaller stack inside Spark
 LAUNCHER_OPTIONS = "SPARK_SUBMIT_OPTS"  # comes before spark.driver.extraJavaOptions, whoever says those: they win
+SECRET_KEY = re.compile(r"secret|passw(or)?d|token|credential|(access|account|private)[._-]?key", re.IGNORECASE)
+"""What Spark itself shows in no page of its UI (``spark.redaction.regex``), and more."""
+FETCHED_AT_THE_START = ("spark.jars", "spark.files", "spark.archives", "spark.submit.pyFiles")
 STOP_TIMEOUT = 5.0  # seconds that the end of the application waits for that of its Java process
 EXIT_TIMEOUT = 10.0  # seconds that a killed Java process has to go
 
@@ -106,6 +110,7 @@ def create_session(app_name: str, conf: Mapping[str, str]) -> SparkSession:
     if _is_local({**said, **settings}):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     with _launcher_options():
+        _start_java(settings)
         session = builder.getOrCreate()
     if quiet:
         session.sparkContext.setLogLevel("ERROR")
@@ -139,6 +144,26 @@ def _tell_what_comes_too_late(session: SparkSession, written: Mapping[str, str])
     late = [key for key, value in written.items() if session.conf.get(key, None) != value]
     if late:
         _log.warning("there is a SparkSession already, which keeps what it has: %s is not set", ", ".join(sorted(late)))
+
+
+def _start_java(settings: Mapping[str, str]) -> None:
+    """Start the Java process with what is not secret: pyspark makes arguments of it, which all users of the machine
+    see. The session is made with the rest, too.
+    """
+    if SparkContext._gateway is not None:
+        return
+    secret = {key for key in settings if SECRET_KEY.search(key)}
+    fetched = [key for key in FETCHED_AT_THE_START if "://" in settings.get(key, "").replace("file://", "")]
+    if secret and fetched:
+        _log.warning(
+            "%s stand in the arguments of Spark's Java process, which all users of this machine see, since it may need "
+            "them to fetch what %s names; let that lie in this machine, or write them into Spark's spark-defaults.conf",
+            ", ".join(sorted(secret)), ", ".join(fetched),
+        )  # fmt: skip
+        return
+    SparkContext._ensure_initialized(
+        conf=SparkConf(loadDefaults=False).setAll([(key, settings[key]) for key in settings if key not in secret])
+    )
 
 
 @contextmanager

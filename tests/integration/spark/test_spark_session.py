@@ -55,7 +55,9 @@ def test_what_files_and_variables_say_is_not_overruled(tmp_path: Path) -> None:
         "settings",
         SPARK_CONF_DIR=str(tmp_path),
         PYSPARK_SUBMIT_ARGS="--master local[3] --name mine pyspark-shell",
-        WRITTEN_CONF=json.dumps({"spark.sql.session.timeZone": "Asia/Tokyo"}),
+        WRITTEN_CONF=json.dumps(
+            {"spark.sql.session.timeZone": "Asia/Tokyo", "spark.hadoop.fs.s3a.secret.key": "hunter2"}
+        ),
     )
     conf = noted["conf"]
     assert conf["spark.master"] == "local[3]"
@@ -65,6 +67,11 @@ def test_what_files_and_variables_say_is_not_overruled(tmp_path: Path) -> None:
     assert conf["spark.driver.host"] == "127.0.0.1"  # said by nobody
     assert "-Dsaid=file" in noted["java"]
     assert "-Xss16m" in noted["java"]
+    # What is secret counts, and is no argument of the Java process, which all users of the machine see.
+    assert conf["spark.hadoop.fs.s3a.secret.key"] == noted["hadoop"] == "hunter2"
+    if noted["command line"] is not None:
+        assert "spark.sql.session.timeZone=Asia/Tokyo" in noted["command line"]
+        assert "hunter2" not in " ".join(noted["command line"])
 
 
 def test_under_spark_submit_its_settings_hold_and_a_dead_java_is_final(tmp_path: Path) -> None:

@@ -45,7 +45,14 @@ def use(session: SparkSession) -> dict[str, Any]:
 
 def settings(session: SparkSession) -> dict[str, Any]:
     bean = java_of(session).management.ManagementFactory.getRuntimeMXBean()
-    return {"conf": dict(session.sparkContext.getConf().getAll()), "java": list(bean.getInputArguments())}
+    process = Path("/proc", str(java_of(session).ProcessHandle.current().pid()), "cmdline")
+    hadoop = session.sparkContext._jsc.hadoopConfiguration()
+    return {
+        "conf": dict(session.sparkContext.getConf().getAll()),
+        "java": list(bean.getInputArguments()),
+        "command line": process.read_bytes().decode().split("\0") if process.exists() else None,
+        "hadoop": hadoop.get("fs.s3a.secret.key"),
+    }
 
 
 def kill_java(session: SparkSession) -> dict[str, Any]:
