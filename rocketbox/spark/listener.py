@@ -30,7 +30,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from rocketbox.blocking import WorkerPool
-from rocketbox.client import Admin, ClientOptions, MQClientInstance, TlsOptions
+from rocketbox.client import Admin, MQClientInstance
 from rocketbox.clock import Clock
 from rocketbox.listeners import ContainerState
 from rocketbox.spark.batch_call import beans_for, delivery_of
@@ -50,12 +50,13 @@ from rocketbox.spark.py4j_log import told_once
 from rocketbox.spark.query import GONE, in_words, is_permanent, is_the_sources, start_query
 from rocketbox.spark.query_progress import follow, unfollow
 from rocketbox.spark.query_stop import QueryStop
-from rocketbox.spark.servers import Servers, SparkTls
+from rocketbox.spark.servers import Servers
 from rocketbox.spark.session import SparkRuntime, is_alive
 from rocketbox.spark.signature import SparkSignature, read_spark_signature
 from rocketbox.spark.starting import CLOCKS_DIFFER_MS
 from rocketbox.spark.states import ENDED, Situation, SparkListenerState
 from rocketbox.spark.takeover import not_shared
+from rocketbox.spark.told_servers import ToldServers
 from rocketbox.spark.topic_watch import TopicWatch
 from rocketbox.spark.worker_client import gather
 from rocketbox.tasks import SupervisedTask, Supervisor
@@ -76,6 +77,7 @@ LONGEST_BACKOFF = 60.0
 POLL = 0.2  # seconds between two looks at the query: Spark offers nothing that could be awaited
 STILL_AT_WORK_POLL = 2.0  # seconds between two looks at one that was stopped, and whose function does not end
 LAST_BATCH = 2.0  # seconds for a batch to end that began when the query did, while a stop was asked for
+LONGEST_MOVE = 60.0  # seconds that a query's batch may take before it begins again with other name servers
 LAST_STEP = 1.0  # seconds for the group to be told of the batch that a query did last
 
 
@@ -120,7 +122,7 @@ class SparkListenerContainer:
         self._clock = clock
         self._drain_timeout = drain_timeout
         self._lines = tuple(lines)
-        self._credentials_file = credentials_file
+        self._servers = ToldServers(instance, credentials_file)
         self._delivery = delivery_of(options, signature, clock)
         self._admin = Admin(instance=instance)
         self._batches = BatchRunner(
@@ -387,7 +389,7 @@ class SparkListenerContainer:
             self._took_over = None
         self._noted_in = log
         self._position.begins(await self._threads.run(log.read_up_to, planned))
-        servers = self._servers()
+        servers = self._servers.now()
         await self._threads.run(self._batches.begin, log, planned, self._lease, self._portal, servers)
         if self._has_stopped():
             return None
@@ -402,7 +404,7 @@ class SparkListenerContainer:
                 await self._stop.drain(session, query, LAST_BATCH)
                 return None
             self._is(SparkListenerState.RUNNING)
-            error = await self._until_end(session, query)
+            error = await self._until_end(session, query, servers)
             with self._clock.move_on_after(LAST_STEP), suppress(*GONE):
                 await self._position.ends(await self._threads.run(lambda: log.read_up_to(log.last_planned())))
             return error
@@ -481,14 +483,24 @@ class SparkListenerContainer:
             raise refusal
         return planned is None and not on_purpose and any(committed.values())
 
-    async def _until_end(self, session: SparkSession, query: StreamingQuery) -> BaseException | None:
+    async def _until_end(self, session: SparkSession, query: StreamingQuery, servers: Servers) -> BaseException | None:
+        moved_at = None
         while not self._stop.has_left_one_behind and await self._java.is_active(query, self._threads):
             if self._keeper.lost and not self._has_stopped():
                 _log.warning("Spark listener %s has lost its lease; its query stops", self.group)
-                self._batches.interrupt()
-                self._was_stopped = True
-                await self._stop.stop(session, query)
+                await self._stop_for_another(session, query)
                 return None
+            if moved_at is None and servers.name_server != self._servers.name_server:
+                moved_at = self._clock.monotonic()
+            if moved_at is not None and not self._has_stopped():  # without them it would see no new queue or broker
+                waited = self._clock.monotonic() - moved_at
+                if waited > LONGEST_MOVE or await self._stop.is_between_batches(query):
+                    _log.warning(
+                        "Spark listener %s: the name servers are %s now, and its query begins again with them",
+                        self.group, self._servers.name_server,
+                    )  # fmt: skip
+                    await self._stop_for_another(session, query)
+                    return None
             self._position.tell()
             await self._clock.sleep(POLL)
         if self._has_stopped():
@@ -500,6 +512,12 @@ class SparkListenerContainer:
             self._is(SparkListenerState.FINISHED)
             return None
         return QueryStoppedError("somebody has stopped it, or its session")
+
+    async def _stop_for_another(self, session: SparkSession, query: StreamingQuery) -> None:
+        """Stop a query that begins again."""
+        self._batches.interrupt()
+        self._was_stopped = True
+        await self._stop.stop(session, query)
 
     async def _ends_by(self, error: BaseException, why: str) -> bool:
         """Whether that was the end."""
@@ -538,18 +556,6 @@ class SparkListenerContainer:
 
     # --- the query ---------------------------------------------------------------------------------------------------
 
-    def _servers(self) -> Servers:
-        """Those that Spark's processes ask, known once the topic was found: an address server tells them, and others
-        later. In their order, since a worker that lives on has a client for each list."""
-        said = self._instance.options
-        return Servers(
-            ";".join(sorted(self._instance.name_servers_to_ask)),
-            said.namespace,
-            said.namespace_v2,
-            _tls_of(said) if said.tls_enable else None,
-            self._credentials_file,
-        )
-
     def _start_query(self, session: SparkSession, servers: Servers) -> StreamingQuery:
         self._delivery.begin()
         return start_query(
@@ -562,12 +568,3 @@ class SparkListenerContainer:
 
     def _batch_is_done(self) -> None:
         self.error = None
-
-
-def _tls_of(client: ClientOptions) -> SparkTls:
-    """What Spark's processes are told of TLS; whole paths, since they work elsewhere."""
-    said = client.tls or TlsOptions()
-    ca_file, cert_file, key_file = (
-        None if path is None else str(path.absolute()) for path in (said.ca_file, said.cert_file, said.key_file)
-    )
-    return SparkTls(ca_file, cert_file, key_file, said.server_name, said.verify)

@@ -97,6 +97,10 @@ class QueryStop:
         progress, done = query.lastProgress, self._batches.done
         return done >= 0 and (progress is None or progress["batchId"] < done)
 
+    async def is_between_batches(self, query: StreamingQuery) -> bool:
+        """Whether no batch runs, and the last one is committed."""
+        return self._batches.idle.is_set() and not await self._threads.run(self._commits, query)
+
     async def stop(self, session: SparkSession, query: StreamingQuery, timeout: float = LONGEST_RESERVE) -> None:
         """Stop the query now; a function that has not ended ``timeout`` seconds later is left behind.
 

@@ -128,13 +128,16 @@ async def test_the_group_is_told_of_a_batch_when_it_is_done_and_not_when_the_nex
 
 
 async def test_a_listener_reads_from_the_name_servers_that_its_address_server_tells_later(
-    broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, topic: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rocketbox.remoting.name_server_addresses.RETRY_AFTER", 0.05)
+    monkeypatch.setattr("rocketbox.remoting.name_server_addresses.ASK_AGAIN_AFTER", 0.05)
     await send(broker, topic, 0, 3)
     seen: list[int] = []
+    attempts: list[int] = []
 
-    def handle(rows: DataFrame) -> None:
+    def handle(rows: DataFrame, batch: SparkBatch) -> None:
+        attempts.append(batch.attempt)
         seen.extend(rows_in(rows))
 
     with HttpAddressServer("", 503) as address_server:
@@ -145,7 +148,15 @@ async def test_a_listener_reads_from_the_name_servers_that_its_address_server_te
                 address_server.answer, address_server.status = broker.name_server, 200
                 await until(lambda: seen or running.has_ended)
                 assert running.status is SparkListenerState.RUNNING, running.state().reason
-    assert sorted(seen) == [0, 1, 2]
+                (first,) = spark.streams.active
+                run_id = first.runId
+                address_server.answer = f"localhost:{broker.ports['name_server_port']}"
+                await until(lambda: [each.runId for each in spark.streams.active] not in ([], [run_id]))
+                await send(broker, topic, 3, 5)
+                await until(lambda: len(seen) >= 5 or running.has_ended)
+                assert running.status is SparkListenerState.RUNNING, running.state().reason
+    assert sorted(seen) == [0, 1, 2, 3, 4]
+    assert set(attempts) == {1}
 
 
 async def test_what_neither_the_batch_nor_its_function_is_to_blame_for_is_no_attempt(
