@@ -158,11 +158,11 @@ class MessageSpans:
             carrier: dict[str, str] = {}
             self._propagator.inject(carrier, context=self._trace.set_span_in_context(span))
             carrier = {name: value for name, value in carrier.items() if value.strip()}
-            found = replace(message, properties={**message.properties, **carrier})
+            found = replace(message, properties={**carrier, **message.properties})  # a header of the user's own stays
             size = len(message_properties(found, "")) + MOST_ADDED_BYTES
             if size > MAX_PROPERTIES_BYTES:
                 raise InvalidMessageError(f"its properties would take {size} bytes of {MAX_PROPERTIES_BYTES}")
-        except Exception as error:
+        except BaseException as error:
             self._spared("a message goes without its context", error)
             return message
         return found
@@ -231,7 +231,7 @@ class MessageSpans:
         try:
             found = self._propagator.extract(properties, context=self._empty)
             return found if self._trace.get_current_span(found).get_span_context().is_valid else None
-        except Exception as error:
+        except BaseException as error:
             self._spared("the context of a message cannot be read", error)
             return None
 
@@ -249,7 +249,7 @@ class MessageSpans:
             topic, attributes = describe()
             linked = [self._link(context) for context in links if context is not None]
             return self._tracer.start_span(f"{operation} {topic}", parent, kind, attributes, linked)
-        except Exception as error:  # of OpenTelemetry; or of a message that what sends it refuses, and says why
+        except BaseException as error:  # of OpenTelemetry; or of a message that what sends it refuses, and says why
             self._spared("there is no span", error)
             return None
 
@@ -263,11 +263,16 @@ class MessageSpans:
     def _end(self, span: Span) -> None:
         try:
             span.end()
-        except Exception as error:  # what it tells of has happened all the same
+        except BaseException as error:  # what it tells of has happened all the same
             self._spared("a span cannot be ended", error)
 
-    def _spared(self, what: str, error: Exception) -> None:
-        """OpenTelemetry has failed: that is told, and what it was to tell of goes on."""
+    def _spared(self, what: str, error: BaseException) -> None:
+        """OpenTelemetry has failed: that is told, and what it was to tell of goes on.
+
+        It awaits nothing, so a cancellation is none of the send or call, but one that a processor let out.
+        """
+        if isinstance(error, KeyboardInterrupt):
+            raise error
         told = f"{type(error).__name__}: {safe_str(error)}"
         told = (told if self._mask is None else self._mask(told))[:SHOWN_CHARACTERS]
         self._log.tell(logging.WARNING, self._clock.monotonic(), what, "OpenTelemetry: %s: %s", what, told)
@@ -278,7 +283,7 @@ class MessageSpans:
         try:
             span.set_attribute("error.type", _name_of(error))
             span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, told))
-        except Exception as own:
+        except BaseException as own:
             self._spared("a span takes no error", own)
 
     def _tell_result(self, span: Span, result: SendResult, *, alone: bool) -> None:
@@ -288,7 +293,7 @@ class MessageSpans:
             span.set_attribute("messaging.destination.partition.id", str(result.queue.queue_id))
         except RemoteProtocolError:  # the message is stored all the same
             return
-        except Exception as error:
+        except BaseException as error:
             self._spared("a span takes no result", error)
 
 

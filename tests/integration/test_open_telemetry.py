@@ -183,10 +183,14 @@ class FailingProcessor(SpanProcessor):
     def on_start(self, span: Any, parent_context: Any = None) -> None:
         if self._at == "start":
             raise RuntimeError("on_start")
+        if self._at == "start, by an exit":
+            raise SystemExit("on_start")
 
     def on_end(self, span: ReadableSpan) -> None:
         if self._at == "end":
             raise RuntimeError("on_end")
+        if self._at == "end, by an exit":
+            raise SystemExit("on_end")
 
 
 class FailingPropagator(TextMapPropagator):
@@ -213,14 +217,17 @@ class FailingPropagator(TextMapPropagator):
         return set()
 
 
-@pytest.mark.parametrize("at", ["start", "end", "extract", "inject", "separator", "reserved"])
+@pytest.mark.parametrize(
+    "at",
+    ["start", "end", "start, by an exit", "end, by an exit", "extract", "inject", "separator", "reserved"],
+)
 async def test_what_fails_in_open_telemetry_fails_no_send_and_no_call(
     tmp_path: Any, caplog: pytest.LogCaptureFixture, at: str
 ) -> None:
     spans, handled = Spans(), anyio.Event()
     outcomes: list[object] = []
     propagator = None
-    if at in ("start", "end"):
+    if at.startswith(("start", "end")):
         spans.provider.add_span_processor(FailingProcessor(at))
     else:
         propagator = FailingPropagator(at)
@@ -253,6 +260,22 @@ async def test_what_fails_in_open_telemetry_fails_no_send_and_no_call(
                 await handled.wait()
     assert ([each.body for each in handling.got], outcomes) == ([b"x"], [None])
     assert "OpenTelemetry: " in caplog.text
+
+
+async def test_a_header_of_the_users_own_stays_whatever_the_context_has_of_its_name(
+    tmp_path: Any, spans: Spans
+) -> None:
+    handling = Handling(1)
+    async with embedded(tmp_path) as wire:
+        async with producer(wire, spans) as sender:
+            token = context.attach(baggage.set_baggage("cart", "7"))
+            try:
+                await sender.send(Message("orders", b"x", properties={"baggage": "a suitcase"}))
+            finally:
+                context.detach(token)
+        await consume(wire, spans, handling)
+    assert handling.got[0].properties["baggage"] == "a suitcase"
+    assert "traceparent" in handling.got[0].properties
 
 
 async def test_a_message_without_room_for_the_context_goes_without(tmp_path: Any, spans: Spans) -> None:
