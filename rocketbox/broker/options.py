@@ -372,7 +372,11 @@ class BrokerOptions:
         bool, Words("true: ACL 2.0, requests are signed by a user whom the store knows")
     ] = False
     authorization_enabled: Annotated[
-        bool, Words("true: a user may do what his policies allow; false: what he likes")
+        bool,
+        Words(
+            "true: a user may do what his policies allow; false: what he likes, but for changing users and registering "
+            "brokers"
+        ),
     ] = False
     init_authentication_user: Annotated[
         str | None,

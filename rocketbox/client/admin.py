@@ -11,9 +11,12 @@ from __future__ import annotations
 import dataclasses
 import socket
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
+
+import anyio
 
 from rocketbox.client.api import admin as admin_api
 from rocketbox.client.api import group_configs as group_configs_api
@@ -35,7 +38,7 @@ from rocketbox.protocol.ids import parse_offset_msg_id
 from rocketbox.protocol.namespaces import Namespace
 from rocketbox.protocol.registration_bodies import TopicConfig
 from rocketbox.protocol.tags import SubscriptionData, parse_subscription
-from rocketbox.remoting.network import Network, format_address
+from rocketbox.remoting.network import Network, format_address, parse_address
 
 __all__ = ["Admin", "GroupDescription", "TopicDescription"]
 
@@ -209,16 +212,37 @@ class Admin:
     async def view(self, offset_msg_id: str) -> MessageExt:
         """The message of an offset id (``SendResult.offset_msg_id``), asked from the broker that is named in it.
 
-        Raises BrokerError when it is not there (any more), InvalidMessageError for a text that is no offset id.
+        Raises BrokerError when it is not there (any more), InvalidMessageError for a text that is no offset id. With
+        credentials ClientError for an id whose broker no name server knows: anybody may have written it, and could
+        use what he is sent signed.
         """
         ip, port, commit_log_offset = parse_offset_msg_id(offset_msg_id)
         host = socket.inet_ntop(socket.AF_INET if len(ip) == 4 else socket.AF_INET6, ip)
         return await admin_api.view_message(
             self._instance.remoting,
-            format_address((host, port)),
+            await self._broker_at(host, port),
             commit_log_offset,
             timeout=self.timeout,
             max_body_bytes=self._instance.options.max_unpacked_bytes,
+        )
+
+    async def _broker_at(self, host: str, port: int) -> str:
+        """The address of a broker that somebody has told; where requests are signed, as name servers know it."""
+        told = format_address((host, port))
+        if self._instance.options.credentials is None or told in self._instance.broker_addresses():
+            return told
+        brokers = (await self.cluster()).brokers.values()
+        known = [address for broker in brokers for address in broker.broker_addrs.values()]
+        if told in known:
+            return told
+        for address in known:
+            with suppress(ValueError):  # what name servers tell may be no address
+                name, its_port = parse_address(address)
+                if its_port == port and host in await _addresses_of(name):
+                    return address
+        raise ClientError(
+            f"the name server knows no broker at {told}, which the message id names, and signed requests go to no "
+            "other; ask with an id of this cluster, of a broker that is there"
         )
 
     async def committed(self, group: str, queue: MessageQueue) -> int | None:
@@ -398,3 +422,11 @@ def _pull_header(
         max_msg_bytes=MAX_PULL_BYTES,
         bname=queue.broker_name,
     )
+
+
+async def _addresses_of(name: str) -> set[str]:
+    """The IP addresses of a host; none when its name leads nowhere."""
+    try:
+        return {str(found[4][0]) for found in await anyio.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
+    except OSError:
+        return set()

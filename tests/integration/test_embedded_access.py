@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import socket
 import stat
 from pathlib import Path
 
@@ -14,8 +15,8 @@ import pytest
 from rocketbox.client import Admin, ClientOptions, ConsumerOptions, Credentials, Producer, PushConsumer
 from rocketbox.clock import RealClock
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
-from rocketbox.errors import AccessDeniedError
-from rocketbox.message import ConsumeFromWhere, Message, MessageExt
+from rocketbox.errors import AccessDeniedError, BrokerError, ClientError
+from rocketbox.message import ConsumeFromWhere, Message, MessageExt, format_offset_msg_id
 from rocketbox.protocol.codes import RequestCode as C
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.acl import RequestSigner
@@ -238,3 +239,33 @@ async def test_name_servers_elsewhere_get_nothing_that_is_signed_by_the_servers_
             assert heard[0].ext_fields.get("AccessKey") == ("servers" if said else None)
             again = await client.request(servers.broker_address, heard[0], timeout=PATIENCE)
             assert (again.code == 0) is said, "keys that are said are known to the others anyway"
+
+
+async def test_a_message_id_that_somebody_made_up_sends_him_nothing_signed(tmp_path: Path) -> None:
+    """It names the broker to be asked, and what is signed can be sent again, and for something else."""
+    taken: list[RemotingCommand] = []
+
+    def take(_: Connection, request: RemotingCommand) -> RemotingCommand:
+        taken.append(request)
+        return RemotingCommand.response(1, "taken")
+
+    async with (
+        EmbeddedServers(secured("ACL 2.0", tmp_path)) as servers,
+        RemotingServer({C.VIEW_MESSAGE_BY_ID: take}, host="127.0.0.1", port=0, clock=RealClock()) as stranger,
+        Admin(name_server=servers.name_server_address, client_options=of(ADMIN)) as admin,
+        Producer("g", name_server=servers.name_server_address, client_options=of(ADMIN)) as producer,
+    ):
+        result = await producer.send(Message("departures", b"hello"))
+        assert result.offset_msg_id is not None
+        assert (await admin.view(result.offset_msg_id)).body == b"hello"
+        port = int(stranger.address.rpartition(":")[2])
+        made_up = format_offset_msg_id(socket.inet_aton("127.0.0.1"), port, 0)
+        with pytest.raises(ClientError, match=f"the name server knows no broker at {stranger.address}"):
+            await admin.view(made_up)
+        assert taken == []
+        async with RemotingClient(clock=RealClock(), hooks=[RequestSigner(ADMIN)]) as client:
+            known = {**EVIL_BROKER, "brokerName": "known by its name", "brokerAddr": f"localhost:{port}"}
+            answer = await Wire(servers, client).name_server(C.REGISTER_BROKER, known, NO_TOPICS)
+            assert answer.code == 0, answer.remark
+            with pytest.raises(BrokerError, match="taken"):
+                await admin.view(made_up)
