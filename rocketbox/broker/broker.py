@@ -140,6 +140,7 @@ class Broker:
             clock,
             interval=options.flush_delay_offset_interval / 1000,
             kept_ms=options.store.file_reserved_ms,
+            longest_ms=options.store.timer_max_delay_sec * 1000,
             precision_ms=options.store.timer_precision_ms,
         )
         self.halves = HalfMessages(self.store, puts, self.topics, self.offsets, options, clock)

@@ -25,7 +25,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from rocketbox.blocking import run_blocking
-from rocketbox.broker.property_text import remove_properties
+from rocketbox.broker.property_text import find_property, remove_properties
 from rocketbox.broker.put_stage import PutOrigin, PutStage
 from rocketbox.broker.store.dispatcher import Arrival
 from rocketbox.broker.store.message_store import MessageStore
@@ -63,11 +63,15 @@ RUN = 32  # messages of neighbouring places that are read at once
 HELD_AT_ONCE = 1024  # entries that are moved in one turn of the loop
 SCANNED_AT_ONCE = 256  # messages that a start reads in one step of a thread
 SHARE_OF_TIME = 0.1  # at most this much of it goes into writing copies
+MOST_OF_ONE_KEY = 32  # messages: one is stored more than once where its sender, or a broker after a kill, repeats it
 ADDED_BYTES = 100  # of properties that a delivered message gets, where there is room
 
 
 class TimerDelivery:
-    """Delivers what waits in one store. ``interval`` is that of copies, ``kept_ms`` how long messages are kept."""
+    """Delivers what waits in one store. ``interval`` is that of copies, ``kept_ms`` how long messages are kept.
+
+    ``longest_ms`` is for how long one may wait.
+    """
 
     def __init__(
         self,
@@ -80,6 +84,7 @@ class TimerDelivery:
         *,
         interval: float,
         kept_ms: int,
+        longest_ms: int,
         precision_ms: int,
     ) -> None:
         self._store = store
@@ -89,6 +94,7 @@ class TimerDelivery:
         self._clock = clock
         self._interval = interval
         self._window_ms = kept_ms // 2
+        self._longest_ms = longest_ms
         self._precision_ms = precision_ms
         self._unparking = Unparking(store, puts, topics, clock, "timer")
         self._wheel = TimerWheel()
@@ -102,7 +108,9 @@ class TimerDelivery:
         self._changed = anyio.Event()
         self._arrived = anyio.Event()
         self._sleeps_until = 0
+        self._settled = anyio.Event()  # what is being delivered, has been
         self._times: tuple[int, float] | None = None
+        self._was_at_ms = 0  # what the clock has shown before it was put back, as far as that is known
         self._recalls = Recalls()
         self._brought = BroughtForward()  # of what is looked at while it is not known what waits
         self._expected: dict[int, Waiter] = {}  # recalls that somebody waits for, by their offset
@@ -146,7 +154,8 @@ class TimerDelivery:
     def on_arrival(self, arrived: Sequence[Arrival]) -> None:
         """Messages of the queue became readable."""
         now = self._clock.time_ms()
-        if self._put_back_ms() > CORRECTION_MS:
+        if (back := self._put_back_ms()) > CORRECTION_MS:
+            self._was_at_ms = max(self._was_at_ms, now + back)
             self._taken_ms = min(self._taken_ms, now)  # it was told by a clock that is no more
             self._arrived.set()
         for _, _, next_offset, _, record in arrived:
@@ -166,6 +175,8 @@ class TimerDelivery:
                 self._is_loaded = False
                 self._arrived.set()
             if self._is_loaded:
+                if delete_key(properties) and not is_rolled(properties) and self.may_have_come(due + 1):
+                    due = AT_ONCE  # what it recalls may come before its time; then it is parked anew for that
                 self._add(due, offset, now)
             elif not self._brought.holds_back(properties, due, offset):
                 self._early.extend((min(due, LATEST_MS), offset))
@@ -191,6 +202,33 @@ class TimerDelivery:
     def forget_recall(self, offset: int) -> None:
         """Nobody waits for that any more."""
         self._expected.pop(offset, None)
+
+    def may_have_come(self, time_ms: int) -> bool:
+        """Whether a message whose handle names a time that is to come may have come, for the clock was put back."""
+        was_at = self._was_at_ms
+        return time_ms <= self._store.last_timestamp_ms or (was_at > 0 and time_ms <= was_at + self._longest_ms)
+
+    async def has_come(self, topic: str, uniq_key: str, time_ms: int) -> bool:
+        """Whether a message that is recalled had come before, by a clock that was put back since.
+
+        To be asked when the recall has arrived: from then on it does not come. Raises StoreError while that cannot be
+        found out; without an index (``message-index-enable``) it is not known, and False.
+        """
+        if not self.may_have_come(time_ms):
+            return False
+        hand = self._hand
+        while hand and self._hand is hand:
+            await self._settled.wait()
+        found = await self._store.query_keys(topic, uniq_key, MOST_OF_ONE_KEY, 0, LATEST_MS)
+        wanted = b"%d" % (time_ms - 1)
+        for record in found.records:
+            properties = parse_record(record)[5]
+            if (
+                find_property(properties, b"UNIQ_KEY") == uniq_key.encode()
+                and find_property(properties, b"TIMER_OUT_MS") == wanted
+            ):
+                return True
+        return False
 
     def pass_over(self) -> None:
         """Deliver nothing of what waits now; it stays in the log until retention."""
@@ -230,6 +268,8 @@ class TimerDelivery:
         for problem in wrong:
             _log.error("%s; what was delivered since the copy before is delivered again", problem)
         now, begin = self._clock.time_ms(), 0
+        if self._store.last_timestamp_ms > now + CORRECTION_MS:
+            self._was_at_ms = self._store.last_timestamp_ms
         reads_again = False
         if state is not None:
             begin = state.next_offset
@@ -369,6 +409,7 @@ class TimerDelivery:
     async def _deliver(self, entries: list[Entry], now: int) -> bool:
         """Deliver what is due; False when nothing more can be. What could not be delivered now waits again."""
         self._taken_ms = max(self._taken_ms, entries[-1][0])
+        self._settled = anyio.Event()
         hand = self._hand = entries
         ends: list[int | None] = []  # where each of the first ones ends in the log
         settled = 0
@@ -398,6 +439,7 @@ class TimerDelivery:
                 for wake, offset in entries[settled:]:
                     self._wheel.add(wake, offset)
                 self._hand = []
+            self._settled.set()
             self._mark()
         return True
 
@@ -518,6 +560,7 @@ class TimerDelivery:
 
     async def _see_clock(self) -> None:
         """The clock was put back: see when everything that waits is due by it as it is now."""
+        self._was_at_ms = max(self._was_at_ms, self._clock.time_ms() + self._put_back_ms())
         if not self._wheel and self._is_loaded:
             return
         _log.warning("the clock was put back; %d timer messages are looked at again", len(self._wheel))

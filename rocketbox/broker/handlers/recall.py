@@ -104,6 +104,7 @@ class RecallHandler:
             await self._store.durable(result.end_offset)
             with self._clock.deadline(ARRIVAL_TIMEOUT):
                 came_in_time = await in_time
+                had_come = came_in_time and await self._timers.has_come(handle.topic, handle.msg_id, handle.time_ms)
         except (StoreError, TimeoutError) as error:
             answer = flush_failed(error, self._answer(ResponseCode.SUCCESS, None))
             if answer.code == ResponseCode.FLUSH_DISK_TIMEOUT:  # who is told "done" must be able to rely on it
@@ -115,6 +116,10 @@ class RecallHandler:
             self._timers.forget_recall(result.queue_offset)
         if not came_in_time:
             return self._answer(ResponseCode.ILLEGAL_OPERATION, "recall failed, the message is being delivered")
+        if had_come:
+            return self._answer(
+                ResponseCode.ILLEGAL_OPERATION, "recall failed, the message came before the broker's clock was put back"
+            )
         return self._answer(ResponseCode.SUCCESS, None, msgId=handle.msg_id)
 
     def _message(

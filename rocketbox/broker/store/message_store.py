@@ -202,6 +202,11 @@ class MessageStore:
         """The end of what is written."""
         return self._log.written
 
+    @property
+    def last_timestamp_ms(self) -> int:
+        """Store time of the newest message, also of runs before this one; it never goes back, as a clock may."""
+        return self._putter.last_timestamp
+
     def health(self) -> StoreHealth:
         return StoreHealth(
             failure=self.failure,

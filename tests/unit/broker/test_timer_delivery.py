@@ -11,6 +11,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 from rocketbox.broker.delay_levels import DelayLevels
 from rocketbox.broker.limits import LimitError
@@ -22,7 +23,7 @@ from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.timer_file import TimerFile
 from rocketbox.broker.timer_messages import TimerParking, due_ms, recall_handle_of
 from rocketbox.broker.timer_recalls import REMEMBERED_MS
-from rocketbox.broker.timers import TimerDelivery
+from rocketbox.broker.timers import BATCH, TimerDelivery
 from rocketbox.broker.topics import TopicTable
 from rocketbox.broker.unparking import LONGEST_SLEEP
 from rocketbox.errors import InvalidMessageError
@@ -137,7 +138,8 @@ async def bench(
         puts = PutStage(store, [DelayLevels(18, parking)])
         timers = TimerDelivery(
             store, puts, topics, parking, TimerFile("/store/config", storage), clock, interval=10.0,
-            kept_ms=options.file_reserved_ms, precision_ms=options.timer_precision_ms,
+            kept_ms=options.file_reserved_ms, longest_ms=options.timer_max_delay_sec * 1000,
+            precision_ms=options.timer_precision_ms,
         )  # fmt: skip
         run = Bench(clock, store, puts, timers)
         store.on_arrival.append(lambda arrived: on_arrival(run, arrived))
@@ -510,6 +512,70 @@ async def test_what_was_recalled_never_comes_though_it_is_parked_anew_while_the_
         async with bench(storage, clock=clock, options=options) as run:
             await run.until(lambda: run.timers.recalled > 0 and b"other" in run.delivered())
             assert {*run.delivered()} == {b"stays", b"other"}  # twice, where the copy on disk is of the time before
+
+
+async def told_recalled(run: Bench, stored: StoredMessage) -> bool:
+    """Recall a message as a broker does; whether who asks is told that it never comes."""
+    handle = decode_recall_handle(recall_handle_of(stored, "broker-a") or "")
+    assert handle.time_ms > run.clock.time_ms()
+    text = (
+        f"UNIQ_KEY\x01{handle.msg_id}\x02TIMER_DEL_UNIQKEY\x01{handle.topic}+{handle.msg_id}\x02"
+        f"TIMER_DELIVER_MS\x01{handle.time_ms}\x02"
+    )
+    _, put = run.puts.put_telling(StoredMessage("t", 0, b"0", text.encode()), PutOrigin.SEND)
+    told = run.timers.expect_recall(put.queue_offset)
+    await run.store.durable(put.end_offset)
+    with anyio.fail_after(PATIENCE):
+        return bool(await told) and not await run.timers.has_come(handle.topic, handle.msg_id, handle.time_ms)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_nobody_is_told_that_a_message_never_comes_that_came_before_the_clock_was_put_back(
+    restarts: bool,
+) -> None:
+    storage, clock = MemoryStorage(), Clock()
+
+    async def recalls(run: Bench) -> None:
+        assert not await told_recalled(run, came)
+        assert not await told_recalled(run, brought_forward)
+        assert await told_recalled(run, waits)
+        assert await told_recalled(run, await run.after(b"new", 20_000))
+        await run.jump(3 * 3600)
+        await run.until(lambda: run.timers.waiting == 0)
+        assert run.delivered() == [b"came", b"brought-forward"]
+
+    async with bench(storage, clock=clock) as run:
+        came = await run.after(b"came", 1_000)
+        brought_forward = await run.after(b"brought-forward", 60_000)
+        waits = await run.send(b"waits", f"TIMER_DELIVER_MS\x01{clock.time_ms() + HOUR_MS}")
+        await clock.advance(1)
+        await run.come(b"came")
+        clock.wall_is_ahead = -3600
+        await clock.advance(LONGEST_SLEEP)
+        await run.come(b"came", b"brought-forward")
+        if not restarts:
+            await recalls(run)
+    if restarts:
+        async with bench(storage, clock=clock) as run:
+            await recalls(run)
+
+
+async def test_a_recall_that_comes_while_what_a_clock_brought_forward_is_delivered_is_kept_to() -> None:
+    async with bench(MemoryStorage()) as run:
+        stored = [await run.after(b"%d" % number, 60_000) for number in range(2 * BATCH)]
+        run.clock.wall_is_ahead = -3600
+        moving = run.clock.advance(LONGEST_SLEEP)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: moving)
+            with anyio.fail_after(PATIENCE):
+                while run.timers.delivered == 0:
+                    await checkpoint()
+            told = await told_recalled(run, stored[-1])
+        await run.until(lambda: len(run.delivered()) == 2 * BATCH - told)
+        assert (stored[-1].body in run.delivered()) is not told
+        await run.jump(2 * 3600)
+        await run.until(lambda: run.timers.waiting == 0)
+        assert len(run.delivered()) == 2 * BATCH - told
 
 
 async def test_a_clock_that_jumps_ahead_brings_what_is_due_by_it() -> None:
