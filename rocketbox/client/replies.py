@@ -36,6 +36,7 @@ from rocketbox.errors import (
     ClientError,
     NoRouteError,
     RemotingError,
+    RequestTimeoutError,
     RetryLater,
     RocketBoxError,
 )
@@ -65,6 +66,8 @@ FIRST_PAUSE = 0.25  # seconds before all brokers are asked again, doubled each t
 LONGEST_PAUSE = 2.0  # seconds; a client that lost its connections is back within a few
 GONE_FOR = 10.0  # seconds for which nobody waits for a client that was waited for in vain: it has died, mostly
 MOST_GONE = 1_000
+MOST_PATIENT = 2  # replies to one client that hold up handlers for the whole time: it may be frozen
+IMPATIENCE = 0.5  # seconds that further ones wait to hear that it has them; they are with the broker, and may reach it
 LONGEST_ERROR = 4_000  # characters of an exception's text that are told
 LONGEST_CLASS = 200
 
@@ -96,6 +99,7 @@ class Replier:
         self._lanes = LaneTable(group, instance, self._options)
         self._prepared: dict[tuple[str, str], Lane] = {}  # by topic and broker
         self._gone: dict[str, float] = {}  # until when, by the ids of clients
+        self._patient: dict[str, int] = {}  # how many handlers wait for a client, as long as it takes
         self._told = RareLog(_log)
         self._mark = encode_properties({Property.INSTANCE_ID: instance.namespace.name} if instance.namespace else {})
 
@@ -116,12 +120,14 @@ class Replier:
         await self._send(request, body, dict(properties or {}), {}, timeout)
 
     async def try_to_reply(self, request: MessageExt, body: bytes, properties: Mapping[str, str] | None = None) -> bool:
-        """As :meth:`reply`, but what keeps the reply from its asker is logged; whether he has it.
+        """As :meth:`reply`, but what keeps the reply from its asker is logged; whether he is known to have it.
 
-        Raises InvalidMessageError and the like for what cannot be sent at all.
+        Handlers wait for few replies to one client: one that has stopped (a debugger, a machine that sleeps) takes what
+        it is sent and says nothing, and holds up no requests of others. Raises InvalidMessageError and the like for
+        what cannot be sent at all.
         """
         try:
-            await self._send(request, body, dict(properties or {}), {}, None)
+            await self._send_from_handler(request, body, dict(properties or {}), {})
         except (RemotingError, BrokerError, NoRouteError) as error:
             self._not_told("a reply", request, error)
             return False
@@ -138,7 +144,7 @@ class Replier:
         text = self._instance.told(error)[:LONGEST_ERROR] or name
         own = {ERROR_CLASS: _printable(name)[:LONGEST_CLASS]}
         try:
-            await self._send(request, text.encode("utf-8", "replace"), {}, own, None)
+            await self._send_from_handler(request, text.encode("utf-8", "replace"), {}, own)
         except RocketBoxError as failure:
             self._not_told("an error", request, failure)
             return False
@@ -151,6 +157,26 @@ class Replier:
             self._group, what, request.msg_id, request.topic, error,
         )  # fmt: skip
 
+    async def _send_from_handler(
+        self, request: MessageExt, body: bytes, properties: Mapping[str, str], own: Mapping[str, str]
+    ) -> None:
+        asker = request.properties.get(REPLY_TO_CLIENT, "")
+        patient = self._patient.get(asker, 0)
+        if patient >= MOST_PATIENT or self._clock.monotonic() < self._gone.get(asker, -inf):
+            await self._send(request, body, properties, own, None, IMPATIENCE)
+            return
+        self._patient[asker] = patient + 1
+        try:
+            await self._send(request, body, properties, own, None)
+        except RequestTimeoutError:
+            self._note_gone(asker, self._clock.monotonic())
+            raise
+        finally:
+            if self._patient[asker] == 1:
+                del self._patient[asker]
+            else:
+                self._patient[asker] -= 1
+
     async def _send(
         self,
         request: MessageExt,
@@ -158,7 +184,9 @@ class Replier:
         properties: Mapping[str, str],
         own: Mapping[str, str],
         timeout: float | None,
+        patience: float = inf,
     ) -> None:
+        """``patience``: seconds that a broker is given which has the reply; who refuses it is asked again as always."""
         instance, clock = self._instance, self._clock
         seconds = self._timeout if timeout is None else check_timeout(timeout)
         instance.check_running(f"consumer {self._group}")
@@ -175,11 +203,11 @@ class Replier:
         pause = FIRST_PAUSE
         asker = marks[REPLY_TO_CLIENT]
         while True:
-            failure = await self._ask_each(request.broker_name, topic, reply, deadline)
+            failure = await self._ask_each(request.broker_name, topic, reply, deadline, patience)
             if failure is None:
                 self._gone.pop(asker, None)
                 return
-            if not _may_pass(failure):
+            if not _may_pass(failure) or (patience < inf and isinstance(failure, RequestTimeoutError)):
                 raise failure
             now = clock.monotonic()
             if now < self._gone.get(asker, -inf):
@@ -199,7 +227,7 @@ class Replier:
         self._gone[asker] = now + GONE_FOR
 
     async def _ask_each(
-        self, first: str | None, topic: str, reply: SendRequest, deadline: float
+        self, first: str | None, topic: str, reply: SendRequest, deadline: float, patience: float
     ) -> RemotingError | BrokerError | NoRouteError | None:
         """Have one broker after the other hand over the reply; why none has, the last reason that may pass first."""
         instance, tried = self._instance, set[str]()
@@ -208,8 +236,10 @@ class Replier:
         while name is not None:
             tried.add(name)
             try:
-                await self._send_to(name, reply, deadline)
+                await self._send_to(name, reply, min(deadline, self._clock.monotonic() + patience))
                 return None
+            except RequestTimeoutError as error:  # it may have been handed over
+                return error
             except ClientError as error:  # no address of that broker is known
                 _log.debug("a reply to topic %s cannot go by broker %s: %s", topic, name, error)
             except (RemotingError, BrokerError) as error:

@@ -44,16 +44,17 @@ class Brokers:
         self.refusal = (int(ResponseCode.SYSTEM_ERROR), NOT_FOUND)
         self.asked: list[tuple[float, str]] = []
         self.handed: list[bytes] = []
+        self.silent = False
         for name, broker in cluster.brokers.items():
             broker.scripts[CODE] = self._script(name)
 
-    def _script(self, name: str) -> Callable[[Connection, RemotingCommand], RemotingCommand]:
-        def take(_: Connection, request: RemotingCommand) -> RemotingCommand:
+    def _script(self, name: str) -> Callable[[Connection, RemotingCommand], RemotingCommand | None]:
+        def take(_: Connection, request: RemotingCommand) -> RemotingCommand | None:
             self.asked.append((self.clock.now, name))
             knower, since = self.knows
             if name == knower and self.clock.now >= since:
                 self.handed.append(request.body)
-                return RemotingCommand.response()
+                return None if self.silent else RemotingCommand.response()
             return RemotingCommand.response(*self.refusal)
 
         return take
@@ -190,3 +191,46 @@ async def test_who_was_waited_for_in_vain_holds_up_no_further_replies() -> None:
             await clock.advance(2)
         assert [time - begin for time in ended] == [1.75, 2, 2, 2, 6.75]
         assert brokers.handed == [b"x"]
+
+
+async def test_a_client_that_takes_replies_and_says_nothing_holds_up_few_handlers_and_not_for_long() -> None:
+    async with replying() as (clock, brokers, _, replier):
+        brokers.knows = ("broker-a", 0)
+        brokers.silent = True
+        ended: list[float] = []
+
+        async def handle() -> None:
+            assert not await replier.try_to_reply(request(), b"x")
+            ended.append(clock.now)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(8):
+                tasks.start_soon(handle)
+            await clock.advance(10)
+        assert len(brokers.handed) == 8, "each is with the broker"
+        assert ended[:6] == [pytest.approx(0.5, abs=0.3)] * 6
+        assert ended[6:] == [pytest.approx(3, abs=0.3)] * 2
+        began = clock.now
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(handle)
+            await clock.advance(5)
+        assert ended[-1] - began == pytest.approx(0.5, abs=0.3), "it is known not to answer"
+        brokers.silent = False
+        for _ in range(2):
+            assert await replier.try_to_reply(request(), b"x")
+        assert brokers.times[-1] == clock.now
+
+
+async def test_many_replies_to_one_client_all_reach_it_when_it_is_connected_again() -> None:
+    async with replying() as (clock, brokers, _, replier):
+        brokers.knows = ("broker-a", 1.5)
+        known: list[bool] = []
+
+        async def handle() -> None:
+            known.append(await replier.try_to_reply(request(), b"x"))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(6):
+                tasks.start_soon(handle)
+            await clock.advance(5)
+        assert (known, len(brokers.handed)) == ([True] * 6, 6)
