@@ -293,7 +293,8 @@ class TimerDelivery:
                 entries = list(zip(part[::2], part[1::2], strict=True))
             for due, offset in entries:
                 self._add(due, offset, now)
-            await checkpoint()
+            if len(entries) == HELD_AT_ONCE:
+                await checkpoint()
         self._brought = BroughtForward()
         self._is_loaded = True
         self._mark()
