@@ -411,7 +411,7 @@ class Transactions:
                 self.checkers.log.tell(
                     logging.ERROR, self._instance.clock.monotonic(), "cancelled",
                     "the checker %s has cancelled the task in which it looked into transaction %s to %s; the broker "
-                    "will ask again", name_of(route.checker), message.msg_id, message.topic,
+                    "will ask again", name_of(route.checker), one_line(message.msg_id), one_line(message.topic),
                 )  # fmt: skip
             raise
         finally:
@@ -436,4 +436,4 @@ class Transactions:
 
     def _shown(self, error: BaseException) -> str:
         text = f"{type(error).__name__}: {self._instance.told(error)}"[:SHOWN_CHARACTERS]
-        return text.encode(errors="replace").decode()
+        return one_line(text).encode(errors="replace").decode()
