@@ -64,7 +64,7 @@ ResultT = TypeVar("ResultT")
 EnumT = TypeVar("EnumT", bound=Enum)
 GROUPS_OF_A_STEP = 100  # and subscriptions; one takes some 5 us
 QUEUES_OF_A_STEP = 300
-MOST_QUEUES = 262_144  # of a topic on all its brokers; a name server of ours takes 65,536 of each
+MOST_QUEUES = 65_536  # of a topic on all its brokers; who consumes has a task and some kilobytes for each
 MOST_ADDRESSES = 10_000  # of machines, of all brokers of a route
 TEXTS_OF_A_STEP = 3000
 
