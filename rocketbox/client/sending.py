@@ -41,7 +41,7 @@ from rocketbox.client.options import ProducerOptions
 from rocketbox.client.packing import TO_BE_PACKED, Packing
 from rocketbox.client.queue_choice import QueueChoice, QueueTarget, check_target, selected
 from rocketbox.client.send_window import FirstTry, OpenWindow, SendWindow
-from rocketbox.client.timer_support import check_takes_timers
+from rocketbox.client.timer_support import OlderBrokerError, check_takes_timers
 from rocketbox.client.tries import RETRY_CODES, Tries
 from rocketbox.errors import (
     AccessDeniedError,
@@ -354,6 +354,7 @@ class Sender:
         if request.numbers is TO_BE_PACKED:
             await self._pack(request, tries)
         lane: Lane | None = None
+        older: set[str] = set()  # brokers that know no timer properties
         while True:
             lanes = self.lanes.get(topic)
             if lanes is None:
@@ -373,7 +374,14 @@ class Sender:
             request.template = lane.template
             try:
                 if request.timer:
-                    share = await self._until_takes_timers(request, lane, share, tries)
+                    try:
+                        share = await self._until_takes_timers(request, lane, share, tries)
+                    except OlderBrokerError:
+                        older.add(lane.broker_name)
+                        first = self._lane_besides(lanes, older) if queue is None else None
+                        if first is None:
+                            raise
+                        continue
                 if request.one_way:
                     await self._remoting.send_prepared_oneway(lane.address, request, timeout=share, now=tries.now)
                     result = None
@@ -597,6 +605,12 @@ class Sender:
         self._turn = (turn + in_turn.index(lane)) & MAX_TURN
         faults.chosen(lane.broker_name, now)
         return lane
+
+    def _lane_besides(self, lanes: Lanes, names: set[str]) -> Lane | None:
+        """The next one in turn of other brokers than these; None when there is none."""
+        everywhere = lanes.all
+        in_turn = (everywhere[(self._turn + number) % len(everywhere)] for number in range(len(everywhere)))
+        return next((lane for lane in in_turn if lane.broker_name not in names), None)
 
     def _share(self, lane: Lane, lanes: Lanes, tries: Tries, *, fixed: bool) -> float:
         """The seconds of the try at hand. A ``fixed`` lane has no other beside it."""

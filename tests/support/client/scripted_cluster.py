@@ -18,6 +18,7 @@ from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import MemoryNetwork
+from rocketbox.remoting.options import RemotingOptions
 from rocketbox.remoting.server import RemotingServer
 
 __all__ = ["Answer", "ClusterBroker", "ScriptedCluster", "ScriptedNameServer"]
@@ -36,6 +37,7 @@ class _ScriptedServer:
         self.scripts: dict[int, Script] = {}
         self._clock, self._network = clock, network
         self._host, self._port = host, port
+        self.options: RemotingOptions | None = None
         self._stop, self._stopped = anyio.Event(), anyio.Event()
 
     def requested(self, code: int) -> list[RemotingCommand]:
@@ -49,7 +51,9 @@ class _ScriptedServer:
     async def _run(self, *, task_status: TaskStatus[None]) -> None:
         self._stop, self._stopped = anyio.Event(), anyio.Event()
         handlers = dict.fromkeys(self.scripts, self._handle)
-        server = RemotingServer(handlers, host=self._host, port=self._port, clock=self._clock, network=self._network)
+        server = RemotingServer(
+            handlers, host=self._host, port=self._port, clock=self._clock, network=self._network, options=self.options
+        )
         try:
             async with server:
                 task_status.started()
