@@ -126,7 +126,15 @@ class CodecMessageConverter(JsonMessageConverter):
 
     def _reader_of(self, content_type: str, type_: Any) -> Reader:
         codec = self._struct_codec(type_) if content_type == JSON else self._by_content_type[content_type]
-        return super().build_reader(type_) if codec is None else codec.reader(type_)
+        if codec is not None:
+            return codec.reader(type_)
+        try:
+            return super().build_reader(type_)
+        except PayloadError:
+            if (own := self._codec_of(type_)) is None:
+                raise
+            told = f"the message says that its body is JSON, and a {type_.__qualname__} is read from {own.content_type}"
+            raise PayloadError(told) from None
 
     def _struct_codec(self, type_: Any) -> PayloadCodec | None:
         """The codec that has a JSON of its own for a type."""

@@ -116,6 +116,12 @@ def test_a_content_type_that_no_codec_has_is_refused_for_what_must_be_written(co
     assert write_payload(converter, "<svg/>", "image/svg+xml") == (b"<svg/>", None)
 
 
+def test_json_that_comes_for_a_type_of_protobufs_is_told_in_words(converter: CodecMessageConverter) -> None:
+    wrappers = pytest.importorskip("google.protobuf.wrappers_pb2")
+    with pytest.raises(PayloadError, match="its body is JSON, and a StringValue is read from application/x-protobuf"):
+        read_payload(converter, b"{}", wrappers.StringValue, "application/json")
+
+
 def test_an_own_converter_has_its_own_format() -> None:
     class Upper(JsonMessageConverter):
         def to_body(self, payload: Any) -> bytes:
