@@ -139,7 +139,7 @@ def hint_name(hint: Any) -> str:
 
 def fits(provided: Any, asked: Any) -> bool:
     """Whether a bean that provides one type can be given where the other is asked for."""
-    if type(provided) is type and type(asked) is type:  # plain classes, which most are
+    if type(asked) is type and isinstance(provided, type):  # a plain class, as most are: it is no other's by agreement
         return issubclass(provided, asked) and (asked is not object or provided is object)
     if provided == asked:
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,6 +77,11 @@ class Item:
 
 def split_key(text: str) -> list[str]:
     """The parts of ``a.b[c.d].e``: a, b, c.d, e."""
+    return list(_parts_of(text))
+
+
+@functools.lru_cache(maxsize=4096)  # a start asks for the same keys as the one before
+def _parts_of(text: str) -> tuple[str, ...]:
     parts: list[str] = []
     rest = text
     while rest:
@@ -86,7 +92,7 @@ def split_key(text: str) -> list[str]:
             end = min((position for mark in ".[" if (position := rest.find(mark, 1)) > 0), default=len(rest))
             part, rest = rest[:end], rest[end:].removeprefix(".")
         parts.append(part)
-    return parts or [""]
+    return tuple(parts) or ("",)
 
 
 def file_label(path: Path) -> str:

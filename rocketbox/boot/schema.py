@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pydantic import BaseModel
 
@@ -27,6 +28,10 @@ from rocketbox.boot.shapes import (
 
 __all__ = ["Located", "Schema"]
 
+KeyT = TypeVar("KeyT")
+AnswerT = TypeVar("AnswerT")
+
+MOST_KEPT = 4000  # answers about keys and variables; a process has some 100 variables, an application fewer keys
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,3}")  # of a list's entry in the name of a variable
 
 
@@ -54,6 +59,8 @@ class Schema:
         self.root = Section(loose=True)
         self.sections: dict[str, Section] = {}
         self._strict = tuple(strict)
+        self._located: dict[Path, Located] = {}
+        self._variables: dict[str, Path | None] = {}
         for prefix, model in sorted(models.items(), key=lambda entry: entry[0].count(".")):
             is_strict = any(prefix == name or prefix.startswith(name + ".") for name in strict)
             self.sections[prefix] = section = section_of(model, is_strict, prefix)
@@ -81,6 +88,13 @@ class Schema:
 
     def locate(self, parts: Sequence[str]) -> Located:
         """Follow the parts of a key from the root."""
+        key = tuple(parts)
+        found = self._located.get(key)
+        if found is None:
+            found = _kept(self._located, key, self._locate(key))
+        return found
+
+    def _locate(self, parts: Path) -> Located:
         shape: Shape = self.root
         path: list[str] = []
         index = 0
@@ -107,7 +121,7 @@ class Schema:
                 index = len(parts) if single else index + 1
                 shape = shape.value
             else:
-                return Located(tuple(path), shape, tuple(parts[index:]))
+                return Located(tuple(path), shape, parts[index:])
         return Located(tuple(path), shape)
 
     def shape_at(self, path: Sequence[str]) -> tuple[Shape, Field | None]:
@@ -129,7 +143,17 @@ class Schema:
         ``known(path)`` are the keys that a table has already: a name that fits one of them means that one. An entry of
         a list has its number in the path.
         """
-        return next(_matches(self.root, _words(name), (), known), None)
+        if name in self._variables:
+            return self._variables[name]
+        has_asked = False
+
+        def asking(path: Path) -> Iterable[str]:
+            nonlocal has_asked
+            has_asked = True
+            return known(path)
+
+        found = next(_matches(self.root, _words(name), (), asking), None)
+        return found if has_asked else _kept(self._variables, name, found)  # else it is of this start alone
 
     def table_of_variable(self, name: str) -> Path | None:
         """The table whose groups take further keys, and below which a variable's name leads; None for no such table."""
@@ -142,6 +166,14 @@ class Schema:
     def leaves(self) -> Iterator[tuple[Path, Leaf | Many]]:
         """Every leaf of every model; ``*`` stands for the keys of tables."""
         return leaves_of(self.root, ())
+
+
+def _kept(answers: dict[KeyT, AnswerT], key: KeyT, answer: AnswerT) -> AnswerT:
+    """The answer, which the next start with the same models asks for again."""
+    if len(answers) >= MOST_KEPT:
+        answers.clear()
+    answers[key] = answer
+    return answer
 
 
 def _words(variable: str) -> list[str]:

@@ -9,6 +9,7 @@ stands behind the ``?``. How they are replaced in text is the business of ``boot
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -68,6 +69,7 @@ _FOLDERS = ("PWD", "OLDPWD")  # the shell's
 _PLAIN_WORDS = frozenset("true false null none yes no on off".split())
 
 
+@functools.lru_cache(maxsize=4096)  # the same keys and variables are asked for over and over
 def has_secret_name(name: str) -> bool:
     """Whether the name of a key or variable says that its value is secret, and not where a file with it is."""
     if name in _FOLDERS or _NAMES_A_FILE.search(name):
@@ -115,7 +117,12 @@ def secrets_in(path: Sequence[str], shape: Shape | None, raw: Raw) -> Iterator[S
 
 def secret_values(value: Any, name: str = "") -> Iterator[str]:
     """The secret texts in a Python value: what is declared as a secret, or stands under a name that says so."""
-    if isinstance(value, SecretStr | SecretBytes | Secret):
+    if value is None or isinstance(value, int | float):  # as most are; the rest is slower
+        return
+    if isinstance(value, str):
+        if has_secret_name(name):
+            yield value
+    elif isinstance(value, SecretStr | SecretBytes | Secret):
         inner = value.get_secret_value()
         yield inner.decode(errors="surrogateescape") if isinstance(inner, bytes) else str(inner)
     elif isinstance(value, BaseModel):
@@ -130,8 +137,6 @@ def secret_values(value: Any, name: str = "") -> Iterator[str]:
     elif isinstance(value, list | tuple | set | frozenset):
         for inner in value:
             yield from secret_values(inner, name)
-    elif isinstance(value, str) and has_secret_name(name):
-        yield value
 
 
 def credentials_in(text: str) -> Iterator[str]:
@@ -150,6 +155,8 @@ def credentials_in(text: str) -> Iterator[str]:
 
 def credentials_within(value: Any) -> Iterator[str]:
     """As :func:`credentials_in`, of all texts in a Python value."""
+    if value is None or isinstance(value, int | float):
+        return
     if isinstance(value, str):
         yield from credentials_in(value)
     elif isinstance(value, BaseModel):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import enum
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -451,7 +452,8 @@ def read_broker_options(
     ConfigurationError with all that is wrong; ``places`` says where (file:line) a setting was written.
     """
     store = given.pop("store", StoreOptions())
-    known = {_plain(key): option for key, option in broker_settings(BrokerOptions, type(store)).items()}
+    kind: type = type(store)
+    known = _settings_by_plain_name(kind)
     findings: list[Finding] = []
     values: dict[str, Any] = {}
     store_values: dict[str, Any] = {}
@@ -480,6 +482,11 @@ def read_broker_options(
     if findings:
         raise ConfigurationError(findings)
     return BrokerOptions(**{**given, **values, "store": dataclasses.replace(store, **store_values)})
+
+
+@functools.cache
+def _settings_by_plain_name(store: type) -> Mapping[str, Option]:
+    return {_plain(key): option for key, option in broker_settings(BrokerOptions, store).items()}
 
 
 def _kebab(name: str) -> str:
