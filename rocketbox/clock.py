@@ -65,7 +65,9 @@ class RealClock:
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        return time.monotonic()
+        return self._monotonic()
+
+    _monotonic = staticmethod(time.monotonic)  # by a name in here, where freezegun does not find it and let it stand
 
     async def sleep(self, seconds: float) -> None:
         await anyio.sleep(seconds)

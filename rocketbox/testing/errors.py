@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rocketbox.errors import RocketBoxError
 
-__all__ = ["HarnessError", "SimulatedError", "StuckError"]
+__all__ = ["FrozenTimeError", "HarnessError", "SimulatedError", "StuckError"]
 
 
 class HarnessError(RocketBoxError):
@@ -23,6 +23,18 @@ class StuckError(HarnessError, TimeoutError):
         super().__init__(
             f"nothing has gone on for {seconds:g} s{stands_still}: {'; '.join(waits)}. Give the handler something that "
             "answers (beans=...), or let the harness wait longer: Harness(app, patience=60)"
+        )
+
+
+class FrozenTimeError(StuckError):
+    """Something goes on in real time, and the time of the event loop stands still, as freezegun lets it."""
+
+    def __init__(self, waits: Sequence[str]) -> None:
+        self.waits = tuple(waits)
+        RocketBoxError.__init__(
+            self,
+            f"the time of the event loop stands still, so that nothing can be waited for in real time: "
+            f"{'; '.join(waits)}. Write freeze_time(..., real_asyncio=True), which freezes the time of day alone",
         )
 
 

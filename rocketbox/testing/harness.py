@@ -338,7 +338,8 @@ class Harness:
         if not self._turns.is_here():
             raise HarnessError(
                 f"harness.{verb}(...) is awaited in another event loop than the one in which {self.app.name} runs: in "
-                f"a plain function write harness.blocking.{verb}(...), and in an async one await it in the test itself"
+                f"a plain function write harness.blocking.{verb}(...), and in an async one await it in the test "
+                "itself, whose loop must be that of the fixture (pytest-asyncio: loop_scope= of both)"
             )
         if verb in ("drain", "fresh") and (call := self._seen.current_call) is not None:
             raise HarnessError(

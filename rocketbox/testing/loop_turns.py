@@ -240,6 +240,16 @@ class LoopTurns:
     def real_time(self) -> float:
         return self._real.monotonic()
 
+    @property
+    def time_stands_still(self) -> bool:
+        """Whether the loop's own time does while the machine's passes: no timer of it would be due."""
+        if type(self.loop).time is not asyncio.BaseEventLoop.time:  # uvloop's, which changes from turn to turn
+            return False
+        before, began = self.loop.time(), self.real_time()
+        while self.real_time() == began:
+            pass
+        return self.loop.time() == before
+
     def is_here(self) -> bool:
         """Whether this is code of that loop."""
         try:

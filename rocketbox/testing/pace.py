@@ -23,7 +23,7 @@ from math import inf
 
 import anyio
 
-from rocketbox.testing.errors import StuckError
+from rocketbox.testing.errors import FrozenTimeError, StuckError
 from rocketbox.testing.loop_turns import MOST_TURNS, LoopTurns, RealWait
 from rocketbox.testing.virtual_clock import VirtualClock
 
@@ -104,5 +104,7 @@ class Pace:
             elif now - began > self.patience:
                 raise StuckError([str(each) for each in waits] or [NEVER_WAITS], self.patience)
             if idle:
+                if turns.time_stands_still:
+                    raise FrozenTimeError([str(each) for each in waits])
                 await turns.pause(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)

@@ -184,6 +184,46 @@ def test_the_fixture_is_there_for_tests_that_await_and_for_those_that_do_not(run
     assert "7 passed" in done.stdout, done.stdout + done.stderr
 
 
+UNDER_PYTEST_ASYNCIO = """
+import pytest
+import pytest_asyncio
+from rocketbox.testing import Harness
+from shop import Order, app, sell
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def started():
+    async with Harness(app) as harness:
+        yield harness
+
+async def test_an_order_is_sold(harness):
+    await harness.send("orders", Order(item="lamp"))
+    await harness.drain()
+    assert harness.sent("receipts").one(str) == "sold lamp"
+
+@pytest.mark.parametrize("item", ["lamp", "cup"])
+async def test_with_one_for_several(started, item):
+    await started.send("orders", Order(item=item))
+    await started.drain()
+    assert started.calls(sell)[0].payload.item == item
+    await started.fresh()
+
+@pytest.mark.asyncio(loop_scope="function")
+async def test_in_another_loop(started):
+    await started.drain()
+"""
+
+
+@pytest.mark.parametrize("mode", ["strict", "auto"])
+def test_tests_run_under_pytest_asyncio(run: Run, mode: str) -> None:
+    pytest.importorskip("pytest_asyncio", reason="it is no dependency: pip install pytest-asyncio")
+    option = "asyncio_default_fixture_loop_scope=function"  # else it warns
+    done = run(UNDER_PYTEST_ASYNCIO, "-ppytest_asyncio.plugin", f"--asyncio-mode={mode}", "-o", option)
+    assert "1 failed, 3 passed" in done.stdout, done.stdout + done.stderr
+    assert "whose loop must be that of the fixture (pytest-asyncio: loop_scope= of both)" in done.stdout
+
+
 RUNS_AGAIN = """
 from _pytest.runner import runtestprotocol
 

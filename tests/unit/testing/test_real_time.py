@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -447,6 +448,26 @@ async def round() -> None:
         await harness.advance("25m")
         assert len(module.seen) >= 2
         assert {passed.total_seconds() for passed in module.seen} == {0.0}
+
+
+async def test_a_loop_whose_time_is_frozen_is_told_and_a_frozen_time_of_day_changes_nothing(
+    slow: ModuleType, harness_of: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with harness_of("sleeps", "hangs", patience=0.2) as harness:
+        await harness.send("sleeps", "a")
+        with monkeypatch.context() as frozen:
+            frozen.setattr(time, "monotonic", lambda: 5.0)  # as freezegun does
+            with pytest.raises(StuckError, match=r"sleeps.*real_asyncio=True"):
+                await harness.drain()
+        await harness.drain()
+        await harness.send("hangs", "b")
+        with monkeypatch.context() as frozen:
+            machine = time.monotonic
+            real = type("RealTime", (), {"monotonic": staticmethod(machine)})
+            frozen.setattr("asyncio.base_events.time", real)  # real_asyncio=True
+            frozen.setattr(time, "monotonic", lambda: 5.0)
+            with pytest.raises(StuckError, match=r"nothing has gone on for 0\.2 s"):
+                await harness.drain()
 
 
 SHARED = """
