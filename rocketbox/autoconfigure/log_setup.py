@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from rocketbox.autoconfigure.properties import LoggingProperties
 from rocketbox.boot.log_masking import extra_of, mask_handlers, mask_records
 from rocketbox.client.middleware import ConsumeContext
-from rocketbox.safe_repr import one_line, safe_repr
+from rocketbox.safe_repr import LONGEST_SAID, one_line, safe_repr
 from rocketbox.template.unawaited import current_call
 
 __all__ = ["JsonFormatter", "TextFormatter", "handled_message", "set_up_logging"]
@@ -105,9 +105,9 @@ def handled_message() -> dict[str, object] | None:
     handled: dict[str, object] = {"group": context.consumer_group, "topic": first.topic}
     if len(context.messages) > 1:
         return {**handled, "messages": len(context.messages)}
-    handled["msg_id"] = first.msg_id
+    handled["msg_id"] = first.msg_id[:LONGEST_SAID]
     if first.keys:
-        handled["keys"] = " ".join(first.keys)
+        handled["keys"] = " ".join(first.keys)[:LONGEST_SAID]
     return handled
 
 

@@ -11,21 +11,23 @@ from rocketbox.clock import Clock
 from rocketbox.errors import Reject, RetryLater
 from rocketbox.frames import users_traceback
 from rocketbox.message import MessageExt
-from rocketbox.safe_repr import one_line, safe_repr, safe_str
+from rocketbox.safe_repr import one_line, safe_repr, safe_str, said_by_a_peer
 from rocketbox.tasks import Supervisor
 
 __all__ = ["PERIOD", "FailureLog", "describe_message"]
 
 _log = logging.getLogger(__name__)
 
+MOST_KINDS = 100  # at once; a service has some listeners, and a broker may write any topic into a record
+ELSEWHERE = "other topics"
 PERIOD = 60.0  # seconds in which failures of one kind are one line, and one with their number
 
 
 def describe_message(message: MessageExt) -> str:
     """Which message it is, as a log names it: id, topic, keys, and where it is stored."""
-    keys = f", KEYS {one_line(' '.join(message.keys))}" if message.keys else ""
+    keys = f", KEYS {said_by_a_peer(' '.join(message.keys))}" if message.keys else ""
     place = f"offset {message.queue_offset} of {message.broker_name}/{message.queue_id}"
-    return f"message {one_line(message.msg_id)} of {one_line(message.topic)} ({place}{keys})"
+    return f"message {said_by_a_peer(message.msg_id)} of {said_by_a_peer(message.topic)} ({place}{keys})"
 
 
 class _Kind:
@@ -61,10 +63,12 @@ class FailureLog:
             f"{one_line(safe_str(error)) if expected else safe_repr(error)}; {what_now}"
         )
         key = (message.topic, type(error))
+        if key not in self._kinds and len(self._kinds) >= MOST_KINDS:
+            key = (ELSEWHERE, type(error))
         kind = self._kinds.get(key)
         if kind is None:
             self._kinds[key] = kind = _Kind()
-            self._tasks.start(f"failures of {message.topic}", self._count, key, kind, restart=False)
+            self._tasks.start(f"failures of {key[0]}", self._count, key, kind, restart=False)
             trace = error.__traceback__ if _log.isEnabledFor(logging.DEBUG) else users_traceback(error)
             exc_info = None if expected else (type(error), error, trace)
             _log.log(logging.ERROR if end else logging.WARNING, "%s", text, exc_info=exc_info)

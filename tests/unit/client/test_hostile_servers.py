@@ -16,6 +16,7 @@ from rocketbox.message import ConsumeFromWhere, MessageExt
 from rocketbox.protocol.codes import RequestCode as C
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.stored_message import StoredMessage, encode_stored_message
 from tests.support.client.scripted_broker import ScriptedBroker
 from tests.support.clocks import VirtualClock, settle
 
@@ -199,3 +200,31 @@ def test_a_remark_is_read_in_time_that_does_not_grow_with_its_square() -> None:
     error = refusal(RemotingCommand.response(ResponseCode.NO_PERMISSION, "user:" * 1_000_000), "b:1", 310)
     assert isinstance(error, AccessDeniedError)
     assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize(
+    ("topic", "properties"),
+    [
+        ("T%d", b"UNIQ_KEY\x01u%d\x02"),
+        ("T", b"UNIQ_KEY\x01%d" + b"u" * 30_000 + b"\x02KEYS\x01" + b"k" * 2000 + b"\x02"),
+    ],
+    ids=["other topics", "long ids and keys"],
+)
+async def test_records_that_fail_are_a_few_short_lines(
+    topic: str, properties: bytes, anyio_backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    setting = Setting()
+    async with setting.broker, setting.consumer() as consumer:
+        await consumer.subscribe("T", "*", fail)
+        await setting.clock.advance(2)
+        for number in range(300):
+            said = topic % number if "%" in topic else topic
+            record = StoredMessage(said, 0, b"x", properties % number, queue_offset=number, commit_log_offset=number)
+            setting.broker.records["T", 0].append(encode_stored_message(record))
+        with caplog.at_level(logging.WARNING):
+            setting.broker.store("T", b"last")
+            await setting.clock.advance(5)
+    told = [line for line in lines_of(caplog) if "failed, attempt" in line]
+    assert 1 <= len(told) <= 200
+    for line in told:
+        check(line)
