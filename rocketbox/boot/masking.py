@@ -109,6 +109,8 @@ def _mask_ends(text: str, secrets: frozenset[str]) -> str:
         if heads is None or tails is None:  # of hundreds of secrets, hardly ever one
             heads = [secret for secret in secrets if secret[:MIN_CUT] in text]
             tails = [secret for secret in secrets if secret[-MIN_CUT:] in text]
+            if not heads and not tails:
+                return text
         start, end = dots.span()
         head = max((_ends_with_start_of(text, position, start, secret) for secret in heads), default=0)
         tail = max((_starts_with_end_of(text, end, secret) for secret in tails), default=0)

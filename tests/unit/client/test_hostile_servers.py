@@ -225,6 +225,6 @@ async def test_records_that_fail_are_a_few_short_lines(
             setting.broker.store("T", b"last")
             await setting.clock.advance(5)
     told = [line for line in lines_of(caplog) if "failed, attempt" in line]
-    assert 1 <= len(told) <= 200
+    assert 1 <= len(told) <= 110
     for line in told:
         check(line)
