@@ -65,6 +65,7 @@ EnumT = TypeVar("EnumT", bound=Enum)
 GROUPS_OF_A_STEP = 100  # and subscriptions; one takes some 5 us
 QUEUES_OF_A_STEP = 300
 MOST_QUEUES = 65_536  # of a topic on all its brokers; who consumes has a task and some kilobytes for each
+MOST_ROUTE_BYTES = 2 << 20  # some 10,000 brokers; Java's kind of JSON takes microseconds for each of its words
 MOST_ADDRESSES = 10_000  # of machines, of all brokers of a route
 TEXTS_OF_A_STEP = 3000
 
@@ -385,6 +386,8 @@ def decode_topic_route(body: bytes) -> TopicRouteData:
     any cluster has, is none.
     """
     with reading("a route"):
+        if len(body) > MOST_ROUTE_BYTES:
+            raise ValueError(f"it has {len(body)} bytes, and {MOST_ROUTE_BYTES} is the most")
         values = as_object(loads_loose(body))
         data = TopicRouteData(
             queue_datas=tuple(map(_queues_from_json, as_list(values.get("queueDatas")))),

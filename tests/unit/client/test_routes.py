@@ -133,6 +133,13 @@ def test_a_route_that_no_cluster_has_is_none(
     assert str(caught.value).isprintable()
 
 
+def test_a_route_that_would_be_read_for_seconds_is_none() -> None:
+    """In the loop, which stands still meanwhile: keys without quotes, as Java writes numbers, are slow to read."""
+    body = b"{" + b",".join(b"%d:1" % number for number in range(250_000)) + b"}"
+    with pytest.raises(RemoteProtocolError, match="and 2097152 is the most"):
+        decode_topic_route(body)
+
+
 def test_an_ordered_topic_of_many_brokers_is_read() -> None:
     order = ";".join(["a:4", " ", "b: 2 ", "c:\u00b2", "d:x", "e", ":3", "f:9999999999"])
     names = [broker(name) for name in "ab"]
