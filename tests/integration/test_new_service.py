@@ -61,6 +61,10 @@ def test_its_tests_pass_side_by_side(folder: Path) -> None:
     run(folder, "pytest", "-q", "-W", "error", "-n", "2")
 
 
+def test_its_test_of_a_broker_in_memory_is_skipped_on_a_real_one(folder: Path) -> None:
+    run(folder, "pytest", "-q", "-W", "error", "-k", "twice", "--rocketbox-name-server=127.0.0.1:1")
+
+
 def test_it_has_no_findings_of_ruff_and_of_mypy_strict(folder: Path) -> None:
     run(folder, "ruff", "check", ".")
     run(folder, "ruff", "format", "--check", ".")
