@@ -362,7 +362,8 @@ class SparkListenerContainer:
     async def _run_once(self) -> BaseException | None:
         """From the topic to the end of a query; what ended it, None where it is nobody's fault."""
         self._has_begun = False
-        if not self._keeper.held:
+        await self._unless_stopped(self._until_left_alone)
+        if not self._keeper.held and not self._has_stopped():
             took_over = await self._unless_stopped(self._until_it_may_read)
             self._took_over = took_over or bool(self._took_over)
         if self._has_stopped():
@@ -415,7 +416,6 @@ class SparkListenerContainer:
 
     async def _until_it_may_read(self) -> bool:
         """Return when its topic is there and the lease held; whether another driver was seen to have that."""
-        await self._until_left_alone()
         since = self._clock.time_ms() - CLOCKS_DIFFER_MS
         was_there = await self._watch.until_there()
         if not was_there and self.options.starting_offsets == "latest":

@@ -128,17 +128,19 @@ async def test_the_group_is_told_of_a_batch_when_it_is_done_and_not_when_the_nex
 
 
 async def test_a_listener_reads_from_the_name_servers_that_its_address_server_tells_later(
-    broker: Broker, topic: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    broker: Broker, topic: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
     monkeypatch.setattr("rocketbox.remoting.name_server_addresses.RETRY_AFTER", 0.05)
     monkeypatch.setattr("rocketbox.remoting.name_server_addresses.ASK_AGAIN_AFTER", 0.05)
     await send(broker, topic, 0, 3)
     seen: list[int] = []
-    attempts: list[int] = []
+    hold = threading.Event()
+    hold.set()
 
-    def handle(rows: DataFrame, batch: SparkBatch) -> None:
-        attempts.append(batch.attempt)
+    def handle(rows: DataFrame) -> None:
         seen.extend(rows_in(rows))
+        hold.wait(MINUTES)
 
     with HttpAddressServer("", 503) as address_server:
         async with MQClientInstance(address_server.url) as client:
@@ -155,8 +157,17 @@ async def test_a_listener_reads_from_the_name_servers_that_its_address_server_te
                 await send(broker, topic, 3, 5)
                 await until(lambda: len(seen) >= 5 or running.has_ended)
                 assert running.status is SparkListenerState.RUNNING, running.state().reason
-    assert sorted(seen) == [0, 1, 2, 3, 4]
-    assert set(attempts) == {1}
+                monkeypatch.setattr("rocketbox.spark.listener.LONGEST_MOVE", 0.2)
+                hold.clear()
+                await send(broker, topic, 5, 6)
+                await until(lambda: 5 in seen)
+                address_server.answer = broker.name_server
+                await until(lambda: "its query has been stopped" in str(running.state().reason))
+                hold.set()
+                await until(lambda: seen.count(5) == 2 or running.has_ended)  # its batch was cut off
+                await until(lambda: running.state().ready and not running.state().progress["busy"])
+    assert sorted(set(seen)) == [0, 1, 2, 3, 4, 5]
+    assert "it starts again in" not in caplog.text, "nothing has failed"
 
 
 async def test_what_neither_the_batch_nor_its_function_is_to_blame_for_is_no_attempt(
