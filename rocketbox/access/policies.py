@@ -4,6 +4,9 @@ Of the entries of the custom policy that match resource, action and address the 
 prefix, a longer prefix before a shorter one, before all of a kind, before everything. When none matches, those of the
 default policy are asked the same way. When none of these matches either, it is denied.
 
+Dead letters are of any topic: to read them an entry counts that names them, or the right to their group. One to every
+topic does not, or who is denied a topic would read what others have failed to consume of it (as at Apache's).
+
 Source: Apache RocketMQ 5.x ``AclAuthorizationHandler``, ``Acl``, ``Policy``, ``PolicyEntry``, ``Resource``.
 """
 
@@ -14,6 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from rocketbox.access.addresses import AddressMatch, source_match
 from rocketbox.access.resources import Action, Kind, Need
+from rocketbox.protocol.codes import DLQ_PREFIX
 
 __all__ = ["ANY_ACTION", "CUSTOM", "DEFAULT", "Policies", "PolicyEntry", "PolicyRights", "Resource", "read_resource"]
 
@@ -153,9 +157,14 @@ class PolicyRights:
 
     def refusal(self, need: Need, host: str) -> str | None:
         entry = self.policies.find(need.kind, need.name, need.actions, host, by_name=need.by_name)
-        if entry is None and need.group is not None:
+        if need.group is not None and (entry is None or (entry.allow and need.reads and not _says_dead_letters(entry))):
             entry = self.policies.find(Kind.GROUP, need.group, (Action.SUB,), host)
         if entry is not None and entry.allow:
             return None
         why = "no matched policies." if entry is None else "the decision is deny."
         return f"User:{self.user} has no permission to access {need.resource} from {host}, {why}"
+
+
+def _says_dead_letters(entry: PolicyEntry) -> bool:
+    """Whether an entry is about dead-letter topics, by their name or its beginning, and not about any topics."""
+    return (entry.resource.name or "").startswith(DLQ_PREFIX)

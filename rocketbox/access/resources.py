@@ -1,15 +1,17 @@
 """What a right is about: topics, groups and the cluster, and the actions on them.
 
 A retry topic is never a resource of its own, it is its group. A dead-letter topic is a topic that, where nothing is
-said of it, is its group too, to be read and written; to make or delete it takes the right to the topic. Topics in which
-a broker puts messages of all others aside are nobody's: rights to every topic, or to a prefix, are none to these. Nor
-are they to read a topic of replies, where copies of everybody's lie.
+said of it, is its group too, to be read and written; a right to every topic says nothing of what can be read there,
+which may be of any. To make or delete it takes the right to the topic. Topics in which a broker puts messages of all
+others aside are nobody's: rights to every topic, or to a prefix, are none to these. Nor are they to read a topic of
+replies, where copies of everybody's lie.
 
 Source: Apache RocketMQ 5.x ``ResourceType``, ``Action``, ``Resource``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -73,6 +75,11 @@ class Need:
     """Whether it is asked for even where a signature is all that anything else takes."""
 
     @property
+    def reads(self) -> bool:
+        """Whether it is about what messages say."""
+        return _reads(self.actions)
+
+    @property
     def resource(self) -> str:
         """As messages show it: ``Topic:orders``."""
         return f"{self.kind.value}:{self.name}"
@@ -84,9 +91,12 @@ def topic_need(topic: str, *actions: Action, of_group: tuple[Action, ...] | None
         return Need(Kind.GROUP, topic[len(RETRY_PREFIX) :], of_group or actions)
     is_of_group = topic.startswith(DLQ_PREFIX) and ADMINISTRATION.isdisjoint(actions)
     group = topic[len(DLQ_PREFIX) :] if is_of_group else None
-    reads = Action.SUB in actions and Action.PUB not in actions
-    by_name = topic in OF_ALL_TOPICS or (reads and topic.endswith(REPLY_TOPIC_SUFFIX))
+    by_name = topic in OF_ALL_TOPICS or (_reads(actions) and topic.endswith(REPLY_TOPIC_SUFFIX))
     return Need(Kind.TOPIC, topic, actions, group, by_name=by_name)
+
+
+def _reads(actions: Collection[Action]) -> bool:
+    return Action.SUB in actions and Action.PUB not in actions
 
 
 def group_need(group: str, *actions: Action) -> Need:

@@ -72,6 +72,20 @@ def test_a_retry_topic_is_its_group_and_a_dead_letter_topic_unless_said_otherwis
     assert may(board, group_need("%RETRY%board", S))
 
 
+def test_dead_letters_are_read_by_a_right_to_their_group_or_to_their_topic_by_name_and_not_to_every_topic() -> None:
+    """They may be of a topic that this user is denied."""
+    curious = Policies(custom=(entry("Topic:*", True), entry("Topic:secret", False), entry("Group:mine", True, S)))
+    dead = topic_need("%DLQ%board", S)
+    assert not may(curious, dead)
+    assert not may(curious, topic_need("%DLQ%board", S, G)), "looking at one is reading it"
+    assert not may(Policies(custom=(entry("Topic:*", True),), default=(entry("Group:board", False),)), dead)
+    assert may(curious, topic_need("%DLQ%mine", S))
+    for named in ("Group:board", "Topic:%DLQ%board", "Topic:%DLQ%*", "Group:*", "*"):
+        assert may(curious.with_entries(CUSTOM, [entry(named, True, S)]), dead), named
+    assert may(curious, topic_need("%DLQ%board", P, S, G)), "its route"
+    assert not may(Policies(custom=(entry("Topic:*", False), entry("Group:board", True, S))), dead)
+
+
 def test_refusals_say_who_what_and_from_where() -> None:
     rights = PolicyRights("desk", Policies(custom=(entry("Topic:a", False),)))
     start = "User:desk has no permission to access"

@@ -76,6 +76,23 @@ async def test_delayed_messages_of_a_topic_are_read_by_who_may_read_it(kind: str
             assert b"hidden" not in refused.body
 
 
+async def test_dead_letters_of_a_denied_topic_are_not_read_by_who_may_read_every_other_topic(
+    users: UserWires, admin: BrokerWire
+) -> None:
+    entries = (("Topic:*", "Pub,Sub,Get", "Allow"), ("Topic:secret", "All", "Deny"), ("Group:mine", "Sub", "Allow"))
+    curious = await users.new_user(admin, "curious", *entries)
+    await admin.send("secret", b"hidden")
+    back = {"offset": 0, "group": "board", "delayLevel": -1, "originTopic": "secret"}
+    assert (await admin.broker(C.CONSUMER_SEND_MSG_BACK, back)).code == 0
+    await until(lambda: users.broker.store.max_offset("%DLQ%board", 0) == 1)
+    assert (await admin.pull("%DLQ%board", group="mine")).code == 0
+    refused = await curious.pull("%DLQ%board", group="mine")
+    assert refused.code == 16
+    assert b"hidden" not in refused.body
+    assert (await put_policy(admin, "curious", "Topic:%DLQ%*", "Sub")).code == 0
+    assert (await curious.pull("%DLQ%board", group="mine")).code == 0
+
+
 async def test_who_is_given_that_topic_by_name_reads_it(users: UserWires, admin: BrokerWire) -> None:
     await admin.send("secret", b"hidden", properties=f"DELAY\x01{LEVEL}\x02")
     named = await users.new_user(admin, "named", (f"Topic:{SCHEDULE}", "Sub", "Allow"), ("Group:mine", "Sub", "Allow"))
