@@ -84,14 +84,24 @@ def broker(
 
 
 def read_arguments(arguments: list[str]) -> dict[str, object]:
-    """``--key=value`` and ``--key value`` as a mapping."""
+    """``--key=value`` and ``--key value`` as a mapping. Raises ConfigurationError, which tells no value: a word in a
+    place where no setting begins may be a password, the value of one that another has taken for its own.
+    """
     settings: dict[str, object] = {}
     rest = iter(arguments)
+    before = "the command"
     for argument in rest:
         if not argument.startswith("--"):
-            raise ConfigurationError(Finding(f"{argument!r} is not a setting", fix="write --KEY=VALUE"))
+            what = f"the argument behind {before} is not a setting"
+            raise ConfigurationError(Finding(what, "the command line", fix="write --KEY=VALUE"))
         name, equals, value = argument[2:].partition("=")
-        settings[name] = value if equals else next(rest, "")
+        before = f"--{name}"
+        if not equals:
+            value = next(rest, "")
+            if value.startswith("--"):
+                what = f"{before} has no value, another setting follows it"
+                raise ConfigurationError(Finding(what, "the command line", fix=f"write {before}=VALUE"))
+        settings[name] = value
     return settings
 
 

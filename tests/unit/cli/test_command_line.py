@@ -38,6 +38,26 @@ def test_an_option_that_is_misspelt_is_not_taken_for_a_setting(arguments: list[s
     assert says in result.output
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            ["--authentication-enabled", "--tls-server-key-password", "planted-1"],
+            "--authentication-enabled has no value",
+        ),
+        (["--acl-enable=true", "planted-1"], "the argument behind --acl-enable is not a setting"),
+        (["planted-1"], "the argument behind the command is not a setting"),
+    ],
+)
+def test_a_value_that_has_lost_its_setting_is_not_told(tmp_path: Path, arguments: list[str], says: str) -> None:
+    """It may be a password: a switch without a value would have taken the next setting's name for its own."""
+    command = ["broker", "--data-dir", str(tmp_path / "data"), *arguments]
+    result = CliRunner().invoke(app, command, prog_name="rocketbox")
+    assert result.exit_code == 1
+    assert says in result.output
+    assert "planted-1" not in result.output
+
+
 def test_the_version_is_that_of_the_package() -> None:
     result = CliRunner().invoke(app, ["--version"], prog_name="rocketbox")
     assert (result.exit_code, result.output) == (0, f"rocketbox {__version__}\n")
