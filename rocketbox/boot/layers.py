@@ -377,14 +377,19 @@ def argument_items(arguments: Sequence[str] | Mapping[str, str], findings: list[
     if isinstance(arguments, Mapping):
         texts.update(arguments)
     else:
-        before = ""
+        before = last = ""
         for argument in arguments:
             name, separator, value = argument.removeprefix("--").partition("=")
             if argument.startswith("--") and name:
                 texts[name] = value if separator else "true"
+                last = f"--{name}"
             elif before.startswith("--") and "=" not in before:  # it is not told, for it may be a password
                 what = f"the value of {before} is an argument of its own"
                 findings.append(Finding(what, "the command line", f"write {before}=value"))
+            elif last and not separator:  # nor is this, which may be the second word of one
+                what = f"an argument behind {last} is no setting"
+                fix = "write --key=value, with quotes around a value of several words"
+                findings.append(Finding(what, "the command line", fix))
             else:
                 what = f"the argument {name!r} is no setting"
                 findings.append(Finding(what, "the command line", "write --key=value"))

@@ -101,6 +101,13 @@ def test_a_value_apart_from_its_argument_is_refused_and_not_shown() -> None:
     assert finding.startswith("the argument 'rocketmq.producer.secret-key' is no setting\n")
 
 
+def test_the_further_words_of_a_value_without_quotes_are_not_shown() -> None:
+    (finding,) = refused(arguments=["--rocketmq.producer.secret-key=two", "hunter2"])
+    assert finding.startswith("an argument behind --rocketmq.producer.secret-key is no setting\n")
+    assert "hunter2" not in finding
+    assert finding.endswith("with quotes around a value of several words")
+
+
 def test_unknown_keys_of_users_are_told_and_not_refused() -> None:
     settings = load("desk: {treshold-minutes: 1}\nrocketmqq: {a: 1}\nother: {b: no}\n")
     assert [finding.what for finding in settings.warnings] == [
