@@ -85,9 +85,15 @@ async def run_blocking(function: Callable[..., ResultT], *args: Any) -> ResultT:
 
 async def look_blocking(function: Callable[..., ResultT], *args: Any) -> ResultT:
     """As :func:`run_blocking`, for what only looks: a cancellation does not wait for its end, which is for nobody."""
+    threads: list[int] = []  # as in _in_a_thread
     if _later.get() is not None:
         return await run_blocking(function, *args)
-    return await anyio.to_thread.run_sync(partial(function, *args), abandon_on_cancel=True)
+
+    def run() -> ResultT:
+        threads.append(threading.get_ident())
+        return function(*args)
+
+    return await anyio.to_thread.run_sync(run, abandon_on_cancel=True)
 
 
 async def _in_a_thread(function: Callable[..., ResultT], args: Sequence[Any]) -> ResultT:

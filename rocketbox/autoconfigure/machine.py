@@ -7,6 +7,7 @@ is meant when nothing is said is the machine itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -37,6 +38,10 @@ def _nobody(what: str, error: Exception) -> None:
     """Nobody wants to know more than the log says."""
 
 
+def _nothing_around(what: str) -> AbstractContextManager[object]:
+    return nullcontext()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Machine:
     """``Machine()`` is the one that this process runs on: TCP, its disk, servers in a thread of their own."""
@@ -63,7 +68,10 @@ class Machine:
     """What sees all calls of handlers with messages of that cluster, outside of the application's own middleware."""
     hook_failed: Callable[[str, Exception], object] = _nobody
     """Is told of what hooks raise that the application only logs: what it was, and the error. Those at the shutdown,
-    background tasks, scheduled functions, transaction listeners."""
+    background tasks, scheduled functions."""
+    transaction_listener_called: Callable[[str], AbstractContextManager[object]] = _nothing_around
+    """Stands around each call of a transaction listener, in its task, and sees what it raises, which the application
+    only logs; given is which one, in words."""
     handler_middleware: tuple[ConsumeMiddleware, ...] = ()
     """What sees all calls of handlers inside of it: next to the handler."""
 

@@ -81,7 +81,7 @@ class TransactionListeners(ListenerKind[TransactionCandidate, TransactionPlan]):
     def __init__(self, properties: RocketMQProperties, service: Service) -> None:
         self._properties = properties
         self._where = service.where
-        self._failed = service.machine.hook_failed
+        self._called = service.machine.transaction_listener_called
 
     def read(self, marked: Sequence[Marked], planning: Planning) -> list[TransactionCandidate]:
         found: list[TransactionCandidate] = []
@@ -198,7 +198,7 @@ class TransactionListeners(ListenerKind[TransactionCandidate, TransactionPlan]):
         return [
             TransactionContainer(
                 plan, producer=starting.resolve(of_cluster(Producer, plan.cluster)), beans=starting.beans,
-                converter=converter, failed=self._failed,
+                converter=converter, called=self._called,
             )
             for plan in plans
         ]  # fmt: skip

@@ -17,6 +17,7 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -194,8 +195,8 @@ class CheckRoute:
         """Those that wait, or that the checker looks into, by the broker's address and the transaction's id."""
         self.asked = self.failed = 0
         """How often it was asked, and how often it raised something, or said nothing of use."""
-        self.on_failed: Callable[[Exception], object] | None = None
-        """Is told of that, beside the log."""
+        self.around: Callable[[], AbstractContextManager[object]] = nullcontext
+        """Stands around each call of the checker, in its task."""
 
     def remove(self) -> None:
         """Ask it no more; what it is at is given up."""
@@ -217,17 +218,19 @@ class CheckRoute:
         """
         self.asked += 1
         try:
-            with failures_only(hosted=True):
-                said = self.checker(message) if self._is_async else await look_blocking(self.checker, message)
-                if inspect.isawaitable(said):
-                    said = await said
-            if not isinstance(said, LocalTransactionState):
-                raise TypeError(f"{name_of(self.checker)} returned {said!r}; it must return a LocalTransactionState")
-        except Exception as error:
+            with self.around():
+                return await self._said(message)
+        except Exception:
             self.failed += 1
-            if self.on_failed is not None:
-                self.on_failed(error)
             raise
+
+    async def _said(self, message: MessageExt) -> LocalTransactionState:
+        with failures_only(hosted=True):
+            said = self.checker(message) if self._is_async else await look_blocking(self.checker, message)
+            if inspect.isawaitable(said):
+                said = await said
+        if not isinstance(said, LocalTransactionState):
+            raise TypeError(f"{name_of(self.checker)} returned {said!r}; it must return a LocalTransactionState")
         return said
 
     def describe(self) -> str:

@@ -10,7 +10,7 @@ producer; the pool's options and their defaults are those).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -132,11 +132,11 @@ class TransactionContainer:
         producer: Producer,
         beans: Beans,
         converter: MessageConverter,
-        failed: Callable[[str, Exception], object],
+        called: Callable[[str], AbstractContextManager[object]],
     ) -> None:
-        """``failed`` is told what has failed, and with which error, where the log alone would be."""
+        """``called`` stands around each call of a listener, which it is given in words."""
         self.plan = plan
-        self._failed = failed
+        self._called = called
         self.cluster = plan.cluster
         self.group = plan.group
         self.name = plan.group
@@ -153,7 +153,7 @@ class TransactionContainer:
                 route = self._producer.add_transaction_checker(
                     self._checker(function), topic=function.topic, tags=function.tags, options=function.options
                 )
-                route.on_failed = partial(self._failed, f"transaction listener {function.signature.name}")
+                route.around = partial(self._called, f"transaction listener {function.signature.name}")
                 stack.callback(route.remove)
                 self._routes.append(route)
             self._stack = stack.pop_all()

@@ -29,7 +29,7 @@ from weakref import WeakKeyDictionary
 
 import anyio
 
-from rocketbox.blocking import WorkerPool, _in_a_thread
+from rocketbox.blocking import WorkerPool, _in_a_thread, look_blocking
 from rocketbox.calls_from_threads import threads_waiting_for_loops
 from rocketbox.client.consume import _resumed
 from rocketbox.clock import RealClock
@@ -64,7 +64,7 @@ WRAPS = "_chain_future.<locals>._call_check_cancel"
 WAITS_FOR_ONE = frozenset({asyncio.wait_for.__code__, asyncio_tasks._cancel_and_wait.__code__})  # type: ignore[attr-defined]
 LEAVES_A_GROUP = frozenset({"__aexit__", "_aexit"})
 DRIVES_BY_HAND = frozenset({_resumed.__code__})  # it passes on what the handler waits for
-IN_THREADS = frozenset({WorkerPool.run.__code__, _in_a_thread.__code__})
+IN_THREADS = frozenset({WorkerPool.run.__code__, _in_a_thread.__code__, look_blocking.__code__})
 ResultT = TypeVar("ResultT")
 MOST_TURNS = 10_000  # of the loop, without rest, before one looks what goes on
 

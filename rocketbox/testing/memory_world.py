@@ -107,6 +107,7 @@ class MemoryWorld:
             consume_middleware=lambda name: (self._seen.calls_of(self._listened.same_as(name)),),
             handler_middleware=(failing,),
             hook_failed=self._seen.hook_failed,
+            transaction_listener_called=self._seen.transaction_listener_called,
         )
         ours: dict[str, object] = {f"rocketbox.embedded.{key}": value for key, value in EMBEDDED.items()}
         # Whatever the service says for production, no test reaches a real server by mistake.

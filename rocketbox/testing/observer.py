@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from math import inf
@@ -129,6 +129,7 @@ class Observer:
         self._was_asked_for = was_asked_for
         self._plain = plain
         self._running: dict[Call, _Running] = {}
+        self._asked: dict[Any, str] = {}  # transaction listeners that are being asked, by the task that asks
         self._left: set[_Running] = set()  # calls that have ended, and tasks of theirs have not
         self._last_error: dict[tuple[str | None, str, str], tuple[BaseException | None, int]] = {}
 
@@ -176,6 +177,20 @@ class Observer:
         self.note(f"{what} failed ({type(error).__name__}: {error})")
         self.unexpected.append(error)
         self.of_hooks.append(error)
+
+    @contextmanager
+    def transaction_listener_called(self, what: str) -> Iterator[None]:
+        """A transaction listener is called, in a task of the client's: it is waited for as a handler is."""
+        task = self._turns.current_task()
+        self._asked[task] = what
+        try:
+            yield
+        except Exception as error:
+            self.hook_failed(what, error)
+            raise
+        finally:
+            del self._asked[task]
+            self.done += 1
 
     # --- middleware --------------------------------------------------------------------------------------------------
 
@@ -471,6 +486,9 @@ class Observer:
                     continue
                 began = "set" if isinstance(call, TimerCall) else "started"
                 yield RealWait(f"{call.what} that handler {name} has {began}", call.line)
+        for task, what in self._asked.items():
+            if (where := real_wait(task)) is not None:
+                yield RealWait(what, where)
         for task in self.others:
             if not task.done() and (where := real_wait(task)) is not None:
                 yield RealWait(task.get_name(), where)

@@ -175,6 +175,7 @@ class RealWorld:
             consume_middleware=lambda name: (self._seen.calls_of(self._listened.same_as(name)),),
             handler_middleware=(failing,),
             hook_failed=self._seen.hook_failed,
+            transaction_listener_called=self._seen.transaction_listener_called,
         )
         settings = {**launch.settings, MAIN: self._name_servers[""]}
         launch = replace(launch, settings=settings, machine=machine)

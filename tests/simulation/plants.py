@@ -140,6 +140,7 @@ def _no_pause() -> None:
             await handle(self, result)
 
     PullLoop._handle = handle_at_once  # type: ignore[method-assign]
+    assignment.RESET_AGAIN_AFTER = 0.0
 
 
 def _long_pause() -> None:
