@@ -16,6 +16,7 @@ import os
 import stat
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -124,8 +125,11 @@ class Storage(Protocol):
         A private one is open to its owner alone; its parents, and one that is there, are as they are.
         """
 
-    def make_private(self, path: str) -> None:
-        """Let only the owner of a file read and write it."""
+    def make_private_file(self, path: str) -> StorageFile:
+        """A new, empty file which its owner alone may read and write, from its first moment; what was there is gone.
+
+        Who may list the directory could otherwise open it before its mode is changed, and read what is written later.
+        """
 
     def rename(self, source: str, target: str) -> None: ...
 
@@ -144,10 +148,10 @@ class Storage(Protocol):
         """
 
 
-def _open(path: str, flags: int) -> int:
+def _open(path: str, flags: int, mode: int = 0o644) -> int:
     """Open a file, and not what a symbolic link in its place leads to: that would be written over."""
     try:
-        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     except OSError as error:
         if error.errno == errno.ELOOP and os.path.islink(path):
             raise OSError(errno.ELOOP, LINK_IN_THE_WAY, path) from None
@@ -332,8 +336,10 @@ class RealStorage:
             os.rmdir(path)  # one that is there counts as synced: the next attempt makes it again
             raise
 
-    def make_private(self, path: str) -> None:
-        os.chmod(path, stat.S_IRUSR | stat.S_IWUSR)
+    def make_private_file(self, path: str) -> StorageFile:
+        with suppress(FileNotFoundError):
+            os.remove(path)
+        return _RealFile(path, _open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, stat.S_IRUSR | stat.S_IWUSR))
 
     def rename(self, source: str, target: str) -> None:
         os.replace(source, target)

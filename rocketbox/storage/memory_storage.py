@@ -231,8 +231,11 @@ class MemoryStorage:
                 self._directories.add(path)
                 path = os.path.dirname(path)
 
-    def make_private(self, path: str) -> None:
+    def make_private_file(self, path: str) -> StorageFile:
         """Nobody else is here."""
+        if self.exists(path):
+            self.remove(path)
+        return self.open(path, create=True)
 
     def rename(self, source: str, target: str) -> None:
         self.begin_call("rename", source)

@@ -110,11 +110,10 @@ class ConfigFile:
         with self._guard:
             self._storage.make_directories(directory)
             known = self._known_sums()
-            file = self._storage.open(fresh, create=True)
+            storage = self._storage
+            file = storage.make_private_file(fresh) if self._private else storage.open(fresh, create=True)
             try:
                 file.truncate(0)
-                if self._private:
-                    self._storage.make_private(fresh)
                 size = crc = 0
                 for chunk in _chunks(pieces):
                     file.write(size, [chunk])
@@ -195,7 +194,11 @@ class ConfigFile:
     def _write_sums(self, sums: list[_Sum]) -> None:
         """Have the sum of a text on disk before the text; those of the texts there are stay, in case it never comes."""
         text = "".join(f"{size}:{crc:08x} " for size, crc in sums[: 1 + CHECKSUMS_KEPT])
-        file = self._storage.open(f"{self.path}.crc", create=True)
+        path, storage = f"{self.path}.crc", self._storage
+        if self._private and not storage.exists(path):  # sums are enough to try passwords with
+            file = storage.make_private_file(path)
+        else:
+            file = storage.open(path, create=True)
         try:
             file.write(0, [_block(text)])
             file.sync()

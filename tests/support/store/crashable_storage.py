@@ -351,8 +351,11 @@ class CrashableStorage:
                 self.begin("make directory", path)
                 self._directories[path] = _Directory()
 
-    def make_private(self, path: str) -> None:
+    def make_private_file(self, path: str) -> _File:
         """Nobody else is here."""
+        if self.exists(path):
+            self.remove(path)
+        return self.open(path, create=True)
 
     def rename(self, source: str, target: str) -> None:
         with self.guard:

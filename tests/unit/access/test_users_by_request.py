@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -265,4 +266,25 @@ def test_a_private_file_is_its_owners_alone(tmp_path: Path) -> None:
     file = ConfigFile(path, RealStorage(), private=True)
     for text in (b'{"first":1}', b'{"second":2}'):
         file.persist([text])
-    assert {stat.S_IMODE(each.stat().st_mode) for each in (path, Path(f"{path}.bak"))} == {0o600}
+    of_it = (path, Path(f"{path}.bak"), Path(f"{path}.crc"))
+    assert {stat.S_IMODE(each.stat().st_mode) for each in of_it} == {0o600}
+
+
+def test_nobody_reads_a_private_file_who_has_opened_what_was_in_its_place(tmp_path: Path) -> None:
+    """As whoever may list the directory could, between its making and a change of its mode, or after a kill then."""
+    path, fresh = tmp_path / "authUsers.json", tmp_path / "authUsers.json.tmp"
+    fresh.write_bytes(b"")
+    with fresh.open("rb") as opened:
+        ConfigFile(path, RealStorage(), private=True).persist([b'{"root":{"password":"planted"}}'])
+        assert opened.read() == b""
+    assert b"planted" in path.read_bytes()
+
+
+def test_a_private_file_is_made_so(tmp_path: Path) -> None:
+    path = str(tmp_path / "file")
+    before = os.umask(0)
+    try:
+        RealStorage().make_private_file(path).close()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
