@@ -167,4 +167,5 @@ class PolicyRights:
 
 def _says_dead_letters(entry: PolicyEntry) -> bool:
     """Whether an entry is about dead-letter topics, by their name or its beginning, and not about any topics."""
-    return (entry.resource.name or "").startswith(DLQ_PREFIX)
+    name = entry.resource.name or ""
+    return name.startswith(DLQ_PREFIX) or (name != "" and DLQ_PREFIX.startswith(name))  # Topic:%DLQ*

@@ -80,7 +80,7 @@ def test_dead_letters_are_read_by_a_right_to_their_group_or_to_their_topic_by_na
     assert not may(curious, topic_need("%DLQ%board", S, G)), "looking at one is reading it"
     assert not may(Policies(custom=(entry("Topic:*", True),), default=(entry("Group:board", False),)), dead)
     assert may(curious, topic_need("%DLQ%mine", S))
-    for named in ("Group:board", "Topic:%DLQ%board", "Topic:%DLQ%*", "Group:*", "*"):
+    for named in ("Group:board", "Topic:%DLQ%board", "Topic:%DLQ%*", "Topic:%DLQ*", "Group:*", "*"):
         assert may(curious.with_entries(CUSTOM, [entry(named, True, S)]), dead), named
     assert may(curious, topic_need("%DLQ%board", P, S, G)), "its route"
     assert not may(Policies(custom=(entry("Topic:*", False), entry("Group:board", True, S))), dead)
