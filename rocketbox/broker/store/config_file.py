@@ -141,8 +141,14 @@ class ConfigFile:
         found = (len(data), zlib.crc32(data))
         if self._sums and found not in self._sums and data.startswith(OURS):
             raise ValueError("it does not match its checksum")
-        text = data.decode()
-        if not isinstance(loads_loose(text), dict):
+        try:
+            text = data.decode()
+            is_object = isinstance(loads_loose(text), dict)
+        except (ValueError, RecursionError):
+            if not self._private:
+                raise
+            raise ValueError("it is not JSON") from None  # what is wrong in it may be a password
+        if not is_object:
             raise ValueError("it is not a JSON object")
         return text, found
 

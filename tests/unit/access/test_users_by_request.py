@@ -11,7 +11,8 @@ import pytest
 
 from rocketbox.access.users import UserTable
 from rocketbox.broker.store.config_file import ConfigFile
-from rocketbox.errors import ConfigurationError, StoreCorruptError
+from rocketbox.broker.store.store_check import check_tables
+from rocketbox.errors import ConfigurationError, StoreCorruptError, StoreError
 from rocketbox.protocol.auth_bodies import UserInfo
 from rocketbox.protocol.codes import RequestCode as C
 from rocketbox.protocol.command import RemotingCommand
@@ -268,6 +269,23 @@ def test_a_private_file_is_its_owners_alone(tmp_path: Path) -> None:
         file.persist([text])
     of_it = (path, Path(f"{path}.bak"), Path(f"{path}.crc"))
     assert {stat.S_IMODE(each.stat().st_mode) for each in of_it} == {0o600}
+
+
+def test_a_private_file_that_is_damaged_is_in_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "config" / "authUsers.json"
+    path.parent.mkdir()
+    sound, damaged = '{"userTable":{}}', '{"userTable":{"root":{"password":planted"}}}'
+    path.write_text(damaged)
+    with pytest.raises(StoreError, match="it is not JSON") as caught:
+        ConfigFile(path, RealStorage(), private=True).load()
+    assert "planted" not in str(caught.value)
+    assert "planted" not in str(ConfigFile(path, RealStorage(), private=True).problems())
+    (finding,) = check_tables(RealStorage(), str(tmp_path))
+    assert "planted" not in str(finding)
+    Path(f"{path}.bak").write_text(sound)
+    assert ConfigFile(path, RealStorage(), private=True).load() == sound
+    assert "cannot be used" in caplog.text
+    assert "planted" not in caplog.text
 
 
 def test_nobody_reads_a_private_file_who_has_opened_what_was_in_its_place(tmp_path: Path) -> None:
