@@ -35,7 +35,7 @@ __all__ = [
 
 _KEY = r"(?:access|secret|private|api|signing|encryption|account|shared[-_.]?access)[-_.]?key"
 _SECRET_NAME = re.compile(
-    rf"secret|passw(or)?d|passphrase|pwd\b|token(?![a-z])|credential|{_KEY}"
+    rf"secret|passw(or)?d|passphrase|pwd\b|token(?![a-z])|credential|init[-_.]?authentication[-_.]?user|{_KEY}"
     r"|(?<![a-z])(auth|authorization|jwt|pem)$",  # as a word, and the last one: auth-method is none
     re.IGNORECASE,
 )

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, RootModel, Secret, SecretBytes, SecretStr
 
 from rocketbox.boot.effective import explain, render_tree
 from rocketbox.boot.masking import MASK, mask
+from rocketbox.boot.secrets import is_secret
 from rocketbox.boot.settings import Settings
 from tests.support.framework.settings_models import load, refused
 
@@ -214,3 +215,9 @@ def test_a_secret_is_shown_nowhere_whatever_kind_of_model_it_is_in(text: str) ->
     assert "of-the" not in shown
     assert canary in settings.secrets
     assert "1234-of-the-house" in settings.secrets or "door" in text
+
+
+@pytest.mark.parametrize("key", ["init-authentication-user", "initAuthenticationUser", "INIT_AUTHENTICATION_USER"])
+def test_the_first_user_of_the_embedded_broker_is_a_secret_whatever_is_written_for_him(key: str) -> None:
+    """Also what is no JSON yet, as whoever writes user:password finds out."""
+    assert is_secret(("rocketbox", "embedded", key), None)
