@@ -22,6 +22,8 @@ MAX_NODES = 10_000  # of one file with its aliases expanded; the largest setting
 MAX_DEPTH = 50
 
 _TAG = "tag:yaml.org,2002:"
+NO_TAGS = "a tag (!...) is not allowed in settings"
+QUOTE_TAGS = "put text that begins with ! in quotes"
 _PLAIN_TAGS = {_TAG + name for name in "str int float bool null map seq merge value timestamp".split()}
 
 
@@ -63,11 +65,11 @@ class _Reader:
     def has_plain_tag(self, node: yaml.Node) -> bool:
         if node.tag in _PLAIN_TAGS:
             return True
-        if node.tag.startswith(_TAG):
+        if node.tag.startswith(f"{_TAG}python/"):
             tag = node.tag.replace(_TAG, "!!")
             self.wrong(f"the tag {tag} is not allowed in settings", node, f"leave {tag} out")
         else:  # it is not told, for it may be a password
-            self.wrong("a tag (!...) is not allowed in settings", node, "put text that begins with ! in quotes")
+            self.wrong(NO_TAGS, node, QUOTE_TAGS)
         return False
 
     def read(self, node: yaml.Node, parts: tuple[str, ...], places: tuple[Origin, ...]) -> None:
@@ -212,5 +214,9 @@ def _not_yaml(error: yaml.YAMLError, text: str, label: str) -> Finding:
     if "undefined alias" in str(getattr(error, "problem", "")):  # it is not told, for it may be a password
         what = f"{label} refers to an anchor (*...) that is nowhere above"
         return Finding(what, where, "put text that begins with * in quotes, or write &name before what is meant")
+    if "tag handle" in str(getattr(error, "problem", "")):  # nor is this
+        return Finding(NO_TAGS, where, QUOTE_TAGS)
+    if "duplicate anchor" in str(getattr(error, "context", "")):  # nor this
+        return Finding(f"{label} has an anchor (&...) twice", where, "put text that begins with & in quotes")
     reason = " ".join(part for part in (getattr(error, "context", None), getattr(error, "problem", None)) if part)
     return Finding(f"{label} is not valid YAML: {reason}", where, "correct this line or the one before it")

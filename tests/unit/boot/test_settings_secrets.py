@@ -125,11 +125,19 @@ def test_a_secret_of_a_wrong_type_is_refused_without_it(value: str) -> None:
     assert "hunter2" not in finding
 
 
+def test_a_password_that_yaml_takes_for_an_anchor_and_that_is_there_twice_is_not_shown() -> None:
+    (finding,) = refused("bank:\n  password: &hunter2\n  key: &hunter2\n", models={"bank": Bank})
+    assert finding.startswith("rocketbox.yaml has an anchor (&...) twice\n")
+    assert "hunter2" not in finding
+
+
 @pytest.mark.parametrize(
     ("value", "what"),
     [
         ("*hunter2", "rocketbox.yaml refers to an anchor (*...) that is nowhere above\n"),
         ("!hunter2", "a tag (!...) is not allowed in settings\n"),
+        ("!!hunter2", "a tag (!...) is not allowed in settings\n"),
+        ("!hunter2!x", "a tag (!...) is not allowed in settings\n"),
     ],
 )
 def test_a_password_that_yaml_takes_for_something_else_is_not_shown(value: str, what: str) -> None:
