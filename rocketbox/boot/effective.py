@@ -58,7 +58,7 @@ def effective(settings: Settings) -> list[Effective]:
         for path, shape, value in _leaves(model, settings.schema.sections[prefix], parts):
             if path not in settings.winners and value is not None:
                 text = MASK if is_secret(path, shape) and value else format_value(value, shape)
-                rows[path] = Effective(path, text)
+                rows[path] = Effective(path, mask(text, secrets))
             elif path in settings.winners:
                 rows[path] = _written(settings, path, secrets)
     for path in settings.winners:

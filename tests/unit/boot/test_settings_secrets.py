@@ -125,6 +125,15 @@ def test_a_secret_of_a_wrong_type_is_refused_without_it(value: str) -> None:
     assert "hunter2" not in finding
 
 
+def test_the_password_in_a_url_that_the_code_finds_is_not_shown() -> None:
+    class Base(BaseModel):
+        url: str = Field(default_factory=lambda: "db://desk:hunter2-found@base/flights")
+
+    shown = render_tree(load(models={"base": Base}))
+    assert "db://desk:******@base/flights" in shown
+    assert "hunter2" not in shown
+
+
 def test_a_password_that_yaml_takes_for_an_anchor_and_that_is_there_twice_is_not_shown() -> None:
     (finding,) = refused("bank:\n  password: &hunter2\n  key: &hunter2\n", models={"bank": Bank})
     assert finding.startswith("rocketbox.yaml has an anchor (&...) twice\n")
