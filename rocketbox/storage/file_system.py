@@ -337,6 +337,8 @@ class RealStorage:
             raise
 
     def make_private_file(self, path: str) -> StorageFile:
+        if os.path.islink(path):  # is refused, as everywhere
+            raise OSError(errno.ELOOP, LINK_IN_THE_WAY, path)
         with suppress(FileNotFoundError):
             os.remove(path)
         return _RealFile(path, _open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, stat.S_IRUSR | stat.S_IWUSR))

@@ -296,6 +296,10 @@ def test_nobody_reads_a_private_file_who_has_opened_what_was_in_its_place(tmp_pa
         ConfigFile(path, RealStorage(), private=True).persist([b'{"root":{"password":"planted"}}'])
         assert opened.read() == b""
     assert b"planted" in path.read_bytes()
+    fresh.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="a symbolic link stands in place of the file"):
+        ConfigFile(path, RealStorage(), private=True).persist([b"{}"])
+    assert fresh.is_symlink()
 
 
 def test_a_private_file_is_made_so(tmp_path: Path) -> None:
