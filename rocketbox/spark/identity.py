@@ -37,7 +37,8 @@ async def difference(admin: Admin, queue: MessageQueue, progress: QueueProgress,
     """What is otherwise in the queue than it was; None when nothing is, or nothing can be known.
 
     A queue that ends before the offset is asked for some seconds: a broker that has just started fills it still. One
-    that should hold the message, and does not, is asked for longer: a broker that deletes says so a little later.
+    that should hold the message, and does not, is asked for longer: a broker that deletes says so a little later. Where
+    it ends is what its master says, for a replica may be behind; raises ClientError where there is none.
     """
     if progress.next == 0:
         return None
@@ -56,8 +57,8 @@ async def difference(admin: Admin, queue: MessageQueue, progress: QueueProgress,
             return None  # deleted meanwhile
         waited = clock.monotonic() - since
         if result.max_offset < progress.next:
-            if waited >= SETTLE:
-                return f"it was read up to offset {progress.next}, and the queue ends at {result.max_offset}"
+            if waited >= SETTLE and (end := await admin.max_offset(queue)) < progress.next:
+                return f"it was read up to offset {progress.next}, and the queue ends at {end}"
         elif progress.witness is None:
             return None
         elif waited >= DELETED_BY_NOW:

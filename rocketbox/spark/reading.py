@@ -5,7 +5,8 @@ The pulls run in the loop of the process' client, decoding in the thread of the 
 
 A pull goes on where the broker says, but without a filter never further than behind the last record that it brought:
 what may lie there is asked for, and only an answer without any record passes over offsets. What lacks messages is
-pulled once more, from the machine that has written them, before they are told as missing. Records that come twice or
+pulled once more, from the machine that has written them, before they are told as missing; and where a queue begins and
+ends counts as that one says it: a replica may have less. Records that come twice or
 out of order (``answers``), or do not fill an answer, are pulled one by one instead: what then still cannot be costs
 itself, as a row with its error; two records for one are an error.
 
@@ -139,14 +140,16 @@ class Reading:
             result = await self._ask(admin, queue, offset, most)
             waited = self._clock.monotonic() - begun
             if result.min_offset > offset:
-                end = min(result.min_offset, stretch.farthest)
-                data_loss(self._fails, queue, offset, end, found=result.min_offset)
-                self._plan.answered(stretch, most, b"", (), end)
-                return
-            if result.next_begin_offset <= offset:  # the queue ends before the range
+                self._brokers.pop(queue, None)  # a replica may begin later
+                if (begin := await self._begin(admin, queue)) > offset:
+                    end = min(begin, stretch.farthest)
+                    data_loss(self._fails, queue, offset, end, found=begin)
+                    self._plan.answered(stretch, most, b"", (), end)
+                    return
+            elif result.next_begin_offset <= offset:  # the queue ends before the range
                 self._brokers.pop(queue, None)  # a replica may only be behind
-                if waited >= SETTLE:
-                    data_loss(self._fails, queue, offset, stretch.farthest, found=result.max_offset)
+                if waited >= SETTLE and (end := await self._end(admin, queue)) <= offset:
+                    data_loss(self._fails, queue, offset, stretch.farthest, found=end)
                     self._plan.answered(stretch, most, b"", (), stretch.farthest)
                     return
             elif result.records:
@@ -199,6 +202,14 @@ class Reading:
         self._brokers[queue] = result.suggest_which_broker_id
         return result
 
+    async def _begin(self, admin: Admin, queue: MessageQueue) -> int:
+        """Where the queue begins, as its master says, which is waited for."""
+        return await patiently(self._clock, f"asking where {in_words(queue)} begins", partial(admin.min_offset, queue))
+
+    async def _end(self, admin: Admin, queue: MessageQueue) -> int:
+        """Where it ends, in the same way."""
+        return await patiently(self._clock, f"asking where {in_words(queue)} ends", partial(admin.max_offset, queue))
+
     async def _brought(self, admin: Admin, stretch: Stretch, most: int, result: PulledRecords) -> None:
         offset, reached = stretch.position, result.next_begin_offset
         try:
@@ -247,7 +258,8 @@ class Reading:
         since, looked_for, empty_since = self._clock.monotonic(), -1, 0.0
         while since - self._looked_at.get(queue, -math.inf) > DELETED_BY_NOW:
             if result.min_offset > offset:
-                return result.min_offset
+                self._brokers.pop(queue, None)
+                return begin if (begin := await self._begin(admin, queue)) > offset else None
             begin = result.min_offset
             result = await self._ask(admin, queue, begin, 1)
             first = first_of(result, begin)

@@ -29,10 +29,12 @@ def not_shared(
     """Why a driver must not go on from its checkpoint; None: it may.
 
     ``end`` is where the last batch ends that the checkpoint knows (None: it is new), ``committed`` where the group
-    stands. A new checkpoint is right for the first driver, not for one that has taken over from another.
+    stands. A new checkpoint is right for the first driver, not for one that has taken over from another. Queues that it
+    does not know were away when its batches were planned, or are new: the group may have read them before.
     """
     known = {queue: progress.known for queue, progress in (end or {}).items()}
-    beyond = {queue: offset for queue, offset in committed.items() if offset and offset > known.get(queue, 0)}
+    judged = committed if end is None or took_over else committed.keys() & known.keys()
+    beyond = {queue: offset for queue in judged if (offset := committed[queue]) and offset > known.get(queue, 0)}
     if not beyond or (end is None and not took_over):
         return None
     queue, offset = min(beyond.items())

@@ -93,6 +93,12 @@ class LogOfABroker(Admin):
     async def queues(self, topic: str) -> list[MessageQueue]:
         return [queue for queue in self.logs if queue.topic == topic]
 
+    async def min_offset(self, queue: MessageQueue) -> int:
+        return self.logs[queue].first
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        return self.logs[queue].end
+
     async def pull_records(
         self,
         queue: MessageQueue,

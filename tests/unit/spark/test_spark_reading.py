@@ -15,15 +15,17 @@ pytest.importorskip("pyarrow")
 
 import anyio
 
-from rocketbox.client import PulledRecords, PullStatus
+from rocketbox.client import PulledRecords, PullResult, PullStatus
 from rocketbox.clock import Clock
-from rocketbox.errors import AccessDeniedError, BrokerError, ConnectError, RocketBoxError
+from rocketbox.errors import AccessDeniedError, BrokerError, ClientError, ConnectError, RocketBoxError
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import MASTER_ID, ResponseCode
 from rocketbox.protocol.tags import parse_subscription
 from rocketbox.spark import pull_plan
 from rocketbox.spark.answers import AnswerError
 from rocketbox.spark.beginnings import Beginnings
+from rocketbox.spark.checkpoint import QueueProgress, Witness
+from rocketbox.spark.identity import difference
 from rocketbox.spark.loss import DELETED_BY_NOW, SETTLE, DataLossError
 from rocketbox.spark.offsets import QueueRange
 from rocketbox.spark.options import SourceOptions
@@ -614,3 +616,98 @@ async def test_a_task_that_ends_early_pulls_no_more() -> None:
     assert not scope.cancelled_caught
     assert log.in_flight == 0
     assert len(log.pulls) < 30
+
+
+# --- replicas ---
+
+
+class Younger(LogOfABroker):
+    """Its master suggests a replica that begins at 100. That answers as Apache's: 'again', and the master's number.
+
+    Source: Apache RocketMQ 5.x ``DefaultPullMessageResultHandler``.
+    """
+
+    suggested = 1
+
+    async def pull_records(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_messages: int = 32,
+        expression: str = "*",
+        *,
+        broker_id: int = MASTER_ID,
+    ) -> PulledRecords:
+        right = await super().pull_records(queue, offset, max_messages, expression, broker_id=broker_id)
+        if broker_id == MASTER_ID or offset >= 100:
+            return replace(right, suggest_which_broker_id=self.suggested)
+        return PulledRecords(PullStatus.NO_MATCHED_MSG, offset, 100, self.logs[queue].end, b"", MASTER_ID)
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+async def test_what_a_replica_lacks_at_its_beginning_is_read_from_its_master(fails: str) -> None:
+    log = Younger({QUEUE: queue_of(range(200))})
+    assert await read(log, 0, 200, failOnDataLoss=fails) == list(range(200))
+    assert 1 in log.brokers
+
+
+class MasterAway(LogOfABroker):
+    """Until ``back_at`` its replica answers, which has 98 messages, whoever is asked for."""
+
+    def __init__(self, queues: dict[MessageQueue, Queue], clock: StillClock, back_at: float) -> None:
+        super().__init__(queues)
+        self._clock = clock
+        self._back_at = back_at
+
+    @property
+    def _is_away(self) -> bool:
+        return self._clock.monotonic() < self._back_at
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        if self._is_away:
+            raise ClientError("broker broker-a has no master")
+        return await super().max_offset(queue)
+
+    async def pull_records(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_messages: int = 32,
+        expression: str = "*",
+        *,
+        broker_id: int = MASTER_ID,
+    ) -> PulledRecords:
+        if not self._is_away:
+            return await super().pull_records(queue, offset, max_messages, expression, broker_id=broker_id)
+        await anyio.lowlevel.checkpoint()
+        if offset >= 98:
+            return PulledRecords(PullStatus.NO_NEW_MSG, offset, 0, 98, b"", MASTER_ID)
+        return await super().pull_records(queue, offset, min(max_messages, 98 - offset), expression)
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+async def test_the_end_of_a_range_that_a_replica_has_not_got_is_waited_for(fails: str) -> None:
+    clock = StillClock()
+    log = MasterAway({QUEUE: queue_of(range(100))}, clock, back_at=clock.monotonic() + 20)
+    assert await read(log, 90, 100, clock, failOnDataLoss=fails) == list(range(90, 100))
+
+
+class Behind(LogOfABroker):
+    """A replica answers what is looked at, and has a message less than its master."""
+
+    async def pull(self, queue: MessageQueue, offset: int, *args: Any, **named: Any) -> PullResult:
+        return PullResult(PullStatus.NO_NEW_MSG, offset, 0, 99, [], MASTER_ID)
+
+
+async def test_a_queue_is_no_other_one_because_a_replica_is_behind() -> None:
+    log = Behind({QUEUE: queue_of(range(99), end=99)})
+    read_to_100 = QueueProgress(0, 100, Witness(1, 1))
+    told = "it was read up to offset 100, and the queue ends at 99"
+    assert await difference(log, QUEUE, read_to_100, StillClock()) == told
+    with pytest.raises(ClientError, match="no master"):
+        await difference(Masterless({}), QUEUE, read_to_100, StillClock())
+
+
+class Masterless(Behind):
+    async def max_offset(self, queue: MessageQueue) -> int:
+        raise ClientError("broker broker-a has no master")

@@ -32,6 +32,7 @@ def at(offset: int, *, stood: int | None = None) -> QueueProgress:
         ({Q0: at(7), Q1: at(3)}, {Q0: 7, Q1: 3}, True),
         ({Q0: at(9), Q1: at(3)}, {Q0: 7, Q1: 3}, True),  # the mirror is a batch behind
         ({Q0: at(9)}, {Q0: 7, Q1: None}, False),
+        ({Q0: at(9)}, {Q0: 7, Q1: 3}, False),  # a queue that was away when its batches were planned
         ({Q0: at(9, stood=50)}, {Q0: 50}, False),  # it reads again what its group had read before it began
     ],
 )
