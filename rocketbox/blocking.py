@@ -22,19 +22,30 @@ from typing import Any, Self, TypeVar
 
 import anyio
 import anyio.to_thread
+from anyio.lowlevel import RunVar
 
 from rocketbox.calls_from_threads import threads_waiting_for_loops
 from rocketbox.errors import NotStartedError
 from rocketbox.loops import at_interpreter_end, call_soon_from_thread, outside_of_loops, threads_of_this_loop
 from rocketbox.waiters import Waiter, make_waiter
 
-__all__ = ["Job", "WorkerPool", "blocking_in_loop", "look_blocking", "pools_started", "run_blocking"]
+__all__ = [
+    "Job",
+    "WorkerPool",
+    "blocking_in_loop",
+    "look_blocking",
+    "pools_started",
+    "run_blocking",
+    "run_briefly",
+]
 
 _log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 Later = Callable[[Callable[[], object]], object]
 
 _later: contextvars.ContextVar[Later | None] = contextvars.ContextVar("later", default=None)
+SHORT_WORK = 8  # threads at most for short work
+_of_short_work: RunVar[anyio.CapacityLimiter] = RunVar("rocketbox_short_work")
 _started: contextvars.ContextVar[list[WorkerPool] | None] = contextvars.ContextVar("started", default=None)
 
 
@@ -83,6 +94,20 @@ async def run_blocking(function: Callable[..., ResultT], *args: Any) -> ResultT:
     return result
 
 
+async def run_briefly(function: Callable[..., ResultT], *args: Any) -> ResultT:
+    """As :func:`run_blocking`, for short work of rocketbox's own which others wait for, who may hold all threads that
+    anyio gives away at once: it has some of its own.
+    """
+    if _later.get() is not None:
+        return await run_blocking(function, *args)
+    try:
+        limiter = _of_short_work.get()
+    except LookupError:
+        limiter = anyio.CapacityLimiter(SHORT_WORK)
+        _of_short_work.set(limiter)
+    return await _in_a_thread(function, args, limiter)
+
+
 async def look_blocking(function: Callable[..., ResultT], *args: Any) -> ResultT:
     """As :func:`run_blocking`, for what only looks: a cancellation does not wait for its end, which is for nobody."""
     threads: list[int] = []  # as in _in_a_thread
@@ -96,7 +121,9 @@ async def look_blocking(function: Callable[..., ResultT], *args: Any) -> ResultT
     return await anyio.to_thread.run_sync(run, abandon_on_cancel=True)
 
 
-async def _in_a_thread(function: Callable[..., ResultT], args: Sequence[Any]) -> ResultT:
+async def _in_a_thread(
+    function: Callable[..., ResultT], args: Sequence[Any], limiter: anyio.CapacityLimiter | None = None
+) -> ResultT:
     call_soon = call_soon_from_thread()
     claim = threading.Lock()  # of who is first: the thread that begins, or a cancellation before it
     ended = anyio.Event()
@@ -114,7 +141,7 @@ async def _in_a_thread(function: Callable[..., ResultT], args: Sequence[Any]) ->
 
     cancelled = anyio.get_cancelled_exc_class()
     try:
-        return await anyio.to_thread.run_sync(run)
+        return await anyio.to_thread.run_sync(run, limiter=limiter)
     except RuntimeError as error:
         if not at_interpreter_end(error) or not claim.acquire(blocking=False):
             raise

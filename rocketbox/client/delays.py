@@ -37,7 +37,7 @@ class TimerSendRequest(SendRequest):
         timed = cls(
             request.topic, request.body, request.properties, request.msg_id, request.born_ms, numbers=request.numbers
         )
-        timed.packing, timed.flag = request.packing, request.flag
+        timed.packing, timed.flag, timed.sys_flag = request.packing, request.flag, request.sys_flag
         return timed
 
 

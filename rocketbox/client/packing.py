@@ -10,7 +10,7 @@ Source: Apache RocketMQ 5.x ``DefaultMQProducerImpl.tryToCompressMessage``.
 
 from __future__ import annotations
 
-from rocketbox.blocking import run_blocking
+from rocketbox.blocking import run_briefly
 from rocketbox.client.options import ProducerOptions
 from rocketbox.errors import InvalidMessageError
 from rocketbox.message import Compression, Message
@@ -59,6 +59,7 @@ class Packing:
         request = SendRequest(topic, body, properties, msg_id, born_ms)
         request.packing = compression
         request.flag = flag
+        request.sys_flag = 0
         if len(body) > IN_LOOP_BYTES and compression is not Compression.NONE:
             request.numbers = TO_BE_PACKED
         else:
@@ -68,7 +69,7 @@ class Packing:
     async def pack(self, request: SendRequest) -> None:
         """Compress the body of a request in a thread."""
         compression = request.packing
-        self._take(request, await run_blocking(compress, request.body, compression, self._level_of(compression)))
+        self._take(request, await run_briefly(compress, request.body, compression, self._level_of(compression)))
 
     def _level_of(self, compression: Compression) -> int:
         """The level of the settings, as far as this way to compress has it."""
@@ -76,7 +77,7 @@ class Packing:
 
     def _take(self, request: SendRequest, packed: bytes) -> None:
         smaller = len(packed) < len(request.body)
-        sys_flag = sys_flag_of(request.packing) if smaller else 0
+        sys_flag = request.sys_flag | (sys_flag_of(request.packing) if smaller else 0)
         if smaller:
             request.body = packed
         plain = not (sys_flag or request.flag)

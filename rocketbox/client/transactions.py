@@ -39,6 +39,7 @@ import anyio
 from rocketbox.blocking import run_blocking
 from rocketbox.client.api.transactions import end_transaction
 from rocketbox.client.instance import MQClientInstance
+from rocketbox.client.packing import TO_BE_PACKED
 from rocketbox.client.queue_choice import QueueTarget
 from rocketbox.client.sending import Sender
 from rocketbox.client.transaction_checks import CheckRoute, Question, TransactionCheckers, is_async, name_of
@@ -255,7 +256,10 @@ class Transactions:
                 f"the message's properties take {len(request.properties)} bytes; at most {most} are allowed in a "
                 "transaction, since the broker adds to them"
             )
-        request.numbers = with_sys_flag(request.numbers, HALF)
+        if request.numbers is TO_BE_PACKED:
+            request.sys_flag |= HALF
+        else:
+            request.numbers = with_sys_flag(request.numbers, HALF)
         return request
 
     async def send_half(self, transaction: Transaction, timeout: float | None, queue: QueueTarget | None) -> SendResult:

@@ -107,16 +107,17 @@ class SendRequest:
     """One message or batch on its way: a value that each try gives the ``template`` of the queue it goes to.
 
     ``properties`` is the encoded property text, ``msg_id`` the UNIQ_KEY in it, ``numbers`` comes from
-    :func:`encode_send_numbers`. ``added`` are further entries of the header, from hooks. ``packing`` and ``flag`` are
-    there while the body is to be compressed; then both are in ``numbers``.
+    :func:`encode_send_numbers`. ``added`` are further entries of the header, from hooks. ``packing``, ``flag`` and
+    ``sys_flag``, further bits of that, are there while the body is to be compressed; then they are in ``numbers``.
     """
 
     __slots__ = ("added", "body", "born_ms", "code", "flag", "msg_id", "numbers", "one_way", "packing", "properties",
-                 "template", "topic")  # fmt: skip
+                 "sys_flag", "template", "topic")  # fmt: skip
 
     template: SendTemplate
     packing: Compression
     flag: int
+    sys_flag: int
     timer: ClassVar[bool] = False
     """Whether it is for brokers alone that know timer properties (``client.delays``)."""
 

@@ -62,8 +62,11 @@ def work_in_transaction(calls: CallsFromThreads, transaction: Transaction, work:
     except Exception as error:
         _end(calls, what, transaction, LocalTransactionState.UNKNOWN, error)
         raise
-    except BaseException:
-        calls.hand_over(what, _cut_off, transaction)
+    except BaseException:  # what ends the program goes on, whatever becomes of the transaction
+        try:
+            calls.hand_over(what, _cut_off, transaction)
+        except ClientStateError as closed:
+            _tell_of_unended(transaction, closed)
         raise
     return TransactionSendResult(transaction.result, _end(calls, what, transaction, state, None))
 

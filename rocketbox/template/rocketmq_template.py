@@ -437,6 +437,26 @@ def _blocking(
     return call
 
 
+def _blocking_of_several(
+    function: Callable[Concatenate[RocketMQTemplate, P], Coroutine[Any, Any, ResultT]],
+) -> Callable[Concatenate[BlockingRocketMQTemplate, P], ResultT]:
+    """The same for a verb of several payloads, which are drawn in the calling thread: that may block, too."""
+    name = function.__name__
+
+    @wraps(unwrap(function))
+    def call(template: BlockingRocketMQTemplate, /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
+        template._calls.check(f"template.blocking.{name}")
+        in_order, named = list[Any](args), dict[str, Any](kwargs)
+        if len(in_order) > 1:
+            in_order[1] = list(in_order[1])
+        elif "payloads" in named:
+            named["payloads"] = list(named["payloads"])
+        return template._call(name, *in_order, **named)  # type: ignore[no-any-return]  # as above
+
+    call.__qualname__ = f"BlockingRocketMQTemplate.{name}"
+    return call
+
+
 def _taking_the_same(
     function: Callable[Concatenate[RocketMQTemplate, P], object],
 ) -> Callable[[Callable[..., ResultT]], Callable[Concatenate[BlockingRocketMQTemplate, P], ResultT]]:
@@ -501,8 +521,8 @@ class BlockingRocketMQTemplate:
         return template.producer.send_from_thread(_SEND, message, timeout=timeout_seconds(timeout))
 
     send_one_way = _blocking(RocketMQTemplate.send_one_way)
-    send_batch = _blocking(RocketMQTemplate.send_batch)
-    send_many = _blocking(RocketMQTemplate.send_many)
+    send_batch = _blocking_of_several(RocketMQTemplate.send_batch)
+    send_many = _blocking_of_several(RocketMQTemplate.send_many)
     send_and_receive = _blocking(RocketMQTemplate.send_and_receive)
     recall = _blocking(RocketMQTemplate.recall)
 

@@ -12,11 +12,15 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from rocketbox.client import ProducerOptions
+from rocketbox import blocking
+from rocketbox.client import Producer, ProducerOptions
 from rocketbox.client import packing as module
+from rocketbox.clock import RealClock
 from rocketbox.errors import ClientError, ConfigurationError, InvalidMessageError, SendManyError
-from rocketbox.message import Compression, Message
+from rocketbox.message import Compression, LocalTransactionState, Message, MessageExt
 from rocketbox.protocol import compression
+from rocketbox.protocol.codes import MessageSysFlag, RequestCode
+from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.compression import sys_flag_of, unpack
 from tests.support.client.producing import producer_of
 from tests.support.client.scripted_cluster import ScriptedCluster
@@ -124,7 +128,7 @@ async def test_a_body_that_is_compressed_too_late_was_not_sent_and_no_broker_is_
             asked = cluster.name_server.asked("T")
             sent = [len(broker.sends) for broker in cluster.brokers.values()]
             monkeypatch.setattr(module, "compress", slow)
-            anyio.to_thread.current_default_thread_limiter().total_tokens = 1
+            monkeypatch.setattr(blocking, "SHORT_WORK", 1)
             tasks.start_soon(fails, "first", lambda: producer.send(large))
             assert await anyio.to_thread.run_sync(begun.acquire, True, PATIENCE, limiter=anyio.CapacityLimiter(1))
             tasks.start_soon(fails, "one-way", lambda: producer.send_one_way(large))
@@ -191,3 +195,26 @@ async def test_a_codec_that_is_not_installed_is_refused_before_anything_is_sent(
 def test_levels_that_are_none_are_refused(way: Compression, level: int) -> None:
     with pytest.raises(ConfigurationError, match=f"compress_level is {level}"):
         ProducerOptions(compress_type=way, compress_level=level)
+
+
+@pytest.mark.parametrize("size", [5_000, 100_000])
+@pytest.mark.parametrize("smaller", [True, False])
+async def test_half_messages_are_compressed_as_others_are_and_stay_halves(size: int, smaller: bool) -> None:
+    body = b"x" * size if smaller else os.urandom(size)
+
+    async def check(message: MessageExt) -> LocalTransactionState:
+        return LocalTransactionState.UNKNOWN
+
+    async with ScriptedCluster(RealClock()) as cluster:
+        cluster.add_topic("T")
+        for broker in cluster.brokers.values():
+            broker.scripts[RequestCode.END_TRANSACTION] = lambda connection, request: RemotingCommand.response()
+        asked: dict[str, Any] = {"clock": cluster.clock, "network": cluster.network, "transaction_checker": check}
+        async with Producer("PG1", name_server=cluster.name_server.address, **asked) as producer:
+            await producer.transaction(Message("T", body, flag=7)).begin()
+        (request,) = cluster.broker.sends
+    flag = int(request.ext_fields["f"])
+    assert flag & MessageSysFlag.TRANSACTION_ROLLBACK == MessageSysFlag.TRANSACTION_PREPARED
+    assert bool(flag & MessageSysFlag.COMPRESSED) is smaller is (len(request.body) < size)
+    assert (unpack(request.body, flag, size) if smaller else request.body) == body
+    assert request.ext_fields["h"] == "7"
