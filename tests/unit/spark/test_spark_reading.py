@@ -630,16 +630,10 @@ class Younger(LogOfABroker):
     suggested = 1
 
     async def pull_records(
-        self,
-        queue: MessageQueue,
-        offset: int,
-        max_messages: int = 32,
-        expression: str = "*",
-        *,
-        broker_id: int = MASTER_ID,
+        self, queue: MessageQueue, offset: int, max_messages: int = 32, *args: Any, **named: Any
     ) -> PulledRecords:
-        right = await super().pull_records(queue, offset, max_messages, expression, broker_id=broker_id)
-        if broker_id == MASTER_ID or offset >= 100:
+        right = await super().pull_records(queue, offset, max_messages, *args, **named)
+        if named["broker_id"] == MASTER_ID or offset >= 100:
             return replace(right, suggest_which_broker_id=self.suggested)
         return PulledRecords(PullStatus.NO_MATCHED_MSG, offset, 100, self.logs[queue].end, b"", MASTER_ID)
 
@@ -669,20 +663,14 @@ class MasterAway(LogOfABroker):
         return await super().max_offset(queue)
 
     async def pull_records(
-        self,
-        queue: MessageQueue,
-        offset: int,
-        max_messages: int = 32,
-        expression: str = "*",
-        *,
-        broker_id: int = MASTER_ID,
+        self, queue: MessageQueue, offset: int, max_messages: int = 32, *args: Any, **named: Any
     ) -> PulledRecords:
         if not self._is_away:
-            return await super().pull_records(queue, offset, max_messages, expression, broker_id=broker_id)
+            return await super().pull_records(queue, offset, max_messages, *args, **named)
         await anyio.lowlevel.checkpoint()
         if offset >= 98:
             return PulledRecords(PullStatus.NO_NEW_MSG, offset, 0, 98, b"", MASTER_ID)
-        return await super().pull_records(queue, offset, min(max_messages, 98 - offset), expression)
+        return await super().pull_records(queue, offset, min(max_messages, 98 - offset), *args, **named)
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
