@@ -140,7 +140,6 @@ class Reading:
             result = await self._ask(admin, queue, offset, most)
             waited = self._clock.monotonic() - begun
             if result.min_offset > offset:
-                self._brokers.pop(queue, None)  # a replica may begin later
                 if (begin := await self._begin(admin, queue)) > offset:
                     end = min(begin, stretch.farthest)
                     data_loss(self._fails, queue, offset, end, found=begin)
@@ -203,7 +202,8 @@ class Reading:
         return result
 
     async def _begin(self, admin: Admin, queue: MessageQueue) -> int:
-        """Where the queue begins, as its master says, which is waited for."""
+        """Where the queue begins, as its master says, which is waited for and asked next: a replica may begin later."""
+        self._brokers.pop(queue, None)
         return await patiently(self._clock, f"asking where {in_words(queue)} begins", partial(admin.min_offset, queue))
 
     async def _end(self, admin: Admin, queue: MessageQueue) -> int:
@@ -258,7 +258,6 @@ class Reading:
         since, looked_for, empty_since = self._clock.monotonic(), -1, 0.0
         while since - self._looked_at.get(queue, -math.inf) > DELETED_BY_NOW:
             if result.min_offset > offset:
-                self._brokers.pop(queue, None)
                 return begin if (begin := await self._begin(admin, queue)) > offset else None
             begin = result.min_offset
             result = await self._ask(admin, queue, begin, 1)
