@@ -35,13 +35,14 @@ from rocketbox.boot.masking import mask, masked_traceback
 from rocketbox.boot.overrides import replacements_in
 from rocketbox.boot.report import ConditionsReport
 from rocketbox.boot.secrets import secrets_of
+from rocketbox.boot.settings import Settings, SettingsError
 from rocketbox.boot.settings_file import find_settings_file
 from rocketbox.errors import ClientStateError, ConfigurationError, ForkedError, NotStartedError
 from rocketbox.frozen_heap import freeze_program, freeze_run
 from rocketbox.loops import loop_options
 from rocketbox.management.health import ApplicationHealth
 from rocketbox.running import Run
-from rocketbox.safe_repr import safe_str
+from rocketbox.safe_repr import also_when_unmade, safe_str
 from rocketbox.stop_guard import STOP_CUT_SHORT, StopGuard
 from rocketbox.template import RocketMQTemplate
 
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
 
     from rocketbox.background import Background
-    from rocketbox.boot.settings import Settings
 
 __all__ = ["Lifespan", "RocketBox"]
 
@@ -132,6 +132,7 @@ class RocketBox(HookDecorators):
         self._masks_all_logs = False
         self._planned: BeanContainer | None = None
 
+    @also_when_unmade
     def __repr__(self) -> str:
         return f"RocketBox({self.name!r}, {'running' if self._run is not None else 'not started'})"
 
@@ -234,6 +235,7 @@ class RocketBox(HookDecorators):
 
     def _assemble(self, launch: Launch) -> Assembly:
         assembly = self._look(launch)
+        launch.machine.settings_read(assembly.settings)
         assembly.check()
         return assembly
 
@@ -520,6 +522,8 @@ class RocketBox(HookDecorators):
         secrets = secrets or secrets_of(os.environ)  # nothing else is known before the settings are
         if isinstance(error, AssemblyError):
             report, secrets = error.report, error.secrets
+        elif isinstance(error, SettingsError):
+            secrets = secrets | error.secrets
         if debug:
             logging.getLogger(__name__).error("the start failed\n%s", masked_traceback(error, secrets))
         print(render_failure(error, report=report, secrets=secrets), file=sys.stderr)  # noqa: T201

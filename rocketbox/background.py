@@ -19,6 +19,7 @@ from typing import ParamSpec, Protocol, Self, TypeVar
 import anyio
 from anyio.from_thread import BlockingPortal
 
+from rocketbox.calls_from_threads import result_of
 from rocketbox.errors import ClientStateError, ForkedError, NotStartedError
 from rocketbox.loops import in_event_loop, loop_options, run_loop
 
@@ -124,7 +125,7 @@ class Background:
         """
         future = self.submit(function, *args, **kwargs)
         try:
-            return future.result()
+            return result_of(future)
         except BaseException:  # KeyboardInterrupt above all
             future.cancel()
             raise
@@ -192,7 +193,7 @@ class _ServiceThread:
 
     def start(self) -> None:
         self._thread.start()
-        self._ready.result()
+        result_of(self._ready)
 
     def ask_to_stop(self) -> None:
         """Let it stop, as soon as it has started if it is still about that."""

@@ -16,6 +16,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
@@ -24,21 +25,51 @@ import anyio
 
 from rocketbox.clock import Clock
 from rocketbox.errors import ClientStateError, ForkedError, NotStartedError
-from rocketbox.loops import call_soon_from_thread, context_of_callbacks, in_event_loop, spawner
+from rocketbox.loops import HomeLoop, call_soon_from_thread, context_of_callbacks, in_event_loop, spawner
 
-__all__ = ["Call", "CallsFromThreads", "threads_waiting_for_loops"]
+__all__ = ["Call", "CallsFromThreads", "Wakes", "result_of", "threads_waiting_for_loops"]
 
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
 
 PATIENCE_AT_THE_END = 3.0  # seconds for calls that have begun; Apache's send timeout
+LOOK_FOR_SIGNALS = 0.25
+"""Seconds after which the main thread, where signals are handled, looks for those that came just before it slept.
+
+Python looks for signals, and then has the system wait for a lock. One that comes between the two ends no wait: Ctrl-C
+would be lost, on a busy machine once in some thousand times.
+"""
+
+NOBODY = 0
+"""In place of a thread's ident: none waits."""
+_main_thread = threading.main_thread().ident
+_process = os.getpid()  # kept, for asking is a call of the system
 
 _waiting: set[int] = set()
+
+
+def _after_fork() -> None:
+    global _main_thread, _process
+    _main_thread, _process = threading.get_ident(), os.getpid()  # the thread that forks is the main one of the child
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def threads_waiting_for_loops() -> set[int]:
     """The idents of the threads that wait for a call of theirs now: who has virtual time lets it pass for them."""
     return _waiting
+
+
+def result_of(future: Future[ResultT]) -> ResultT:
+    """What a future of another thread ends with. In the main thread a signal is handled, whenever it comes."""
+    while True:
+        try:
+            return future.result(LOOK_FOR_SIGNALS if threading.get_ident() == _main_thread else None)
+        except TimeoutError:
+            if future.done():  # with this error, or meanwhile
+                return future.result()
 
 
 class Call(ABC):
@@ -72,7 +103,9 @@ class Call(ABC):
     def end(self) -> None:
         """Let its caller go on; in the loop, so that who looks there sees that nobody waits any more."""
         self.under_way.remove(self)
-        self.tell()
+        if not self.given_up:
+            _waiting.discard(self.thread)
+            self.under_way.wakes.wake(self)
 
     def tell(self) -> None:
         """Let the caller go on of what was never begun."""
@@ -87,11 +120,55 @@ class Call(ABC):
         )
 
 
+class Wakes:
+    """Wakes the threads whose calls have ended, one by one: each that wakes wakes the next one, before all else.
+
+    Woken all at once, each would first have to wait for the interpreter's lock, which the loop holds still. On one core
+    that is half of what a call's way there and back takes (benchmark "blocking sends").
+
+    The main thread is woken at once, and wakes nobody: a handler of signals may raise there at any moment, also when it
+    has taken the next one out of the line and not woken it yet.
+    """
+
+    def __init__(self) -> None:
+        self._line: deque[Call] = deque()
+        self._waking = False  # a thread was woken and has not run yet: it wakes the next one
+
+    def wake(self, call: Call) -> None:
+        """Let the thread of a call go on, soon; in the loop."""
+        if call.thread in (_main_thread, NOBODY):
+            call.done.release()
+            return
+        self._line.append(call)
+        if not self._waking:
+            self._next()
+
+    def go_on(self, call: Call) -> None:
+        """Wake the next one; in the thread of ``call``, which has woken, or waits no longer for another reason."""
+        if call.thread == _main_thread:
+            return
+        self._waking = False  # before the line is looked at: what comes meanwhile is woken twice rather than never
+        if self._line:
+            self._next()
+
+    def _next(self) -> None:
+        while True:
+            try:
+                call = self._line.popleft()
+            except IndexError:
+                return
+            if not call.given_up:  # else nobody would wake
+                break
+        self._waking = True
+        call.done.release()
+
+
 class UnderWay:
     """The calls that have begun."""
 
     def __init__(self, name: Callable[[], str]) -> None:
         self.name = name
+        self.wakes = Wakes()
         self.calls: set[Call] = set()
         self._all_ended: anyio.Event | None = None
 
@@ -166,6 +243,7 @@ class CallsFromThreads:
         self.under_way = UnderWay(name)
         self._wake_pending = False
         self._process = 0
+        self._home = HomeLoop()
         self._spawn: Spawn
         self._call_soon: Callable[[Callable[[], object]], object]
         self._wake: Callable[[], object]
@@ -173,10 +251,11 @@ class CallsFromThreads:
     # --- in the loop -------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
+        self._home.begin()
         self._spawn = spawner()
         self._call_soon = call_soon_from_thread()
         self._wake = partial(context_of_callbacks().run, self._begin)  # not in that of a thread, where no loop runs
-        self._process = os.getpid()
+        self._process = _process
         self._is_open = True
         return self
 
@@ -218,8 +297,8 @@ class CallsFromThreads:
         """The result of a coroutine function, which runs in the loop and in the caller's context variables.
 
         ``what`` is the call's name, for errors. Raises what it raises; NotStartedError, and nothing was done;
-        ForkedError; ClientStateError where an event loop runs, which the wait would stop, and when the loop's side is
-        closed before it has ended.
+        ForkedError; ClientStateError where an event loop runs, which the wait would stop, in the thread of the client's
+        own loop while that stands still, and when the loop's side is closed before it has ended.
         """
         self.check(what)
         result: ResultT = self.wait_for(_Awaited(what, self._spawn, partial(function, *args, **kwargs)))
@@ -230,10 +309,16 @@ class CallsFromThreads:
         _waiting.add(call.thread)
         try:
             self._put(call)
-            call.done.acquire()
+            if call.thread == _main_thread:
+                while not call.done.acquire(timeout=LOOK_FOR_SIGNALS):
+                    pass
+            else:
+                call.done.acquire()
         except BaseException:  # KeyboardInterrupt above all, in the main thread
             self._give_up(call)
             raise
+        finally:
+            self.under_way.wakes.go_on(call)
         error, call.error = call.error, None  # the error's traceback holds the call: not the other way round, too
         if error is not None:
             try:
@@ -244,21 +329,29 @@ class CallsFromThreads:
 
     def check(self, what: str) -> None:
         """Raise what a call would, where it cannot be made at all."""
+        self._check_open(what)
+        if self._home.thread == threading.get_ident() and not self._home.runs():
+            raise ClientStateError(
+                f"{what}() would wait for ever: the event loop of {self._name()} was begun in this thread, and does "
+                f"not run now; let it run {what.replace('.blocking', '')}(), or have another thread run the loop"
+            )
+
+    def _check_open(self, what: str) -> None:
         if in_event_loop():
             raise ClientStateError(
                 f"{what}() would block the event loop that runs in this thread; write await "
                 f"{what.replace('.blocking', '')}() there, or call it in a thread: anyio.to_thread.run_sync"
             )
-        if self._process != os.getpid() and self._process:  # before the lock, which a fork may have left locked
+        if self._process != _process and self._process:  # before the lock, which a fork may have left locked
             raise ForkedError(self._name(), self._process)
         if not self._is_open:
             raise self._closed(what)
 
     def hand_over(self, what: str, function: Callable[P, Awaitable[object]], *args: P.args, **kwargs: P.kwargs) -> None:
         """Have a coroutine function called, and wait for nothing; what it raises is lost. Raises as :meth:`call`."""
-        self.check(what)
+        self._check_open(what)
         call = _Awaited(what, self._spawn, partial(function, *args, **kwargs))
-        call.thread = 0  # none waits
+        call.thread = NOBODY
         self._put(call)
 
     def _put(self, call: Call) -> None:
@@ -274,6 +367,7 @@ class CallsFromThreads:
                 self._is_open = False
                 raise self._closed(call.what) from error
             except BaseException:  # KeyboardInterrupt, and others may rely on this to have woken the loop
+                self._wake_pending = False  # they do so themselves, should another one interrupt this
                 self._call_soon(self._wake)
                 raise
 

@@ -319,7 +319,7 @@ class OtherLoopError(ClientStateError):
         self.name = name
         if thread == here:
             super().__init__(
-                f"{name} was started in an event loop that does not run any more, and is used in another one, in the "
+                f"{name} was started in an event loop that does not run now, and is used in another one, in the "
                 f"same thread ({here!r}); nothing was sent. Start and end it with 'async with' in each loop: every "
                 "asyncio.run() is one"
             )

@@ -54,12 +54,10 @@ ResultT = TypeVar("ResultT")
 
 def in_event_loop() -> bool:
     """Whether an event loop runs in this thread, which a blocking call would stop."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        trio = sys.modules.get("trio")
-        return trio is not None and bool(trio.lowlevel.in_trio_run())
-    return True
+    if asyncio._get_running_loop() is not None:
+        return True
+    trio = sys.modules.get("trio")
+    return trio is not None and bool(trio.lowlevel.in_trio_run())
 
 
 def is_cancelled(*, as_task: bool = False) -> bool:
@@ -76,11 +74,12 @@ def is_cancelled(*, as_task: bool = False) -> bool:
 class HomeLoop:
     """The event loop in which something was started, and the only one in which it may be used.
 
-    Fast path: who has ``thread``, which is 0 without a loop, compares it with ``threading.get_ident()`` before each
-    use, and asks :meth:`is_here` where they differ: that takes a tenth of looking at the loop (a send takes 10 us).
+    Fast path: who has it compares ``thread``, which is 0 without a loop, with ``threading.get_ident()`` before each
+    use, calls ``runs``, and asks :meth:`is_here` where either says no. That takes 0.08 us, of which 0.05 are for loops
+    that take turns in one thread; a look at the loop that runs takes 0.17 (a send takes 10 us).
     """
 
-    __slots__ = ("_loop", "name", "thread")
+    __slots__ = ("_loop", "name", "runs", "thread")
 
     def __init__(self) -> None:
         self._loop: object | None = None
@@ -88,10 +87,13 @@ class HomeLoop:
         """Where the loop was seen to run last."""
         self.name = ""
         """That of the thread in which it was started."""
+        self.runs: Callable[[], bool] = bool
+        """Whether the loop runs now, wherever; one that stands still lets another one run in its thread."""
 
     def begin(self) -> None:
         """It is the loop that runs here, from now on."""
-        self._loop = _loop_here()
+        self._loop = loop = _loop_here()
+        self.runs = loop.is_running if isinstance(loop, asyncio.AbstractEventLoop) else _always
         self.thread, self.name = threading.get_ident(), threading.current_thread().name
 
     def end(self) -> None:
@@ -100,13 +102,18 @@ class HomeLoop:
 
     def is_here(self) -> bool:
         """Whether it is the loop that runs here; another thread may run it later than the one that began."""
-        if self.thread != threading.get_ident() and self._loop is not None and _loop_here() is self._loop:
-            self.thread = threading.get_ident()
-        return self.thread == threading.get_ident()
+        if self._loop is None or self.is_other():
+            return False
+        self.thread = threading.get_ident()
+        return True
 
     def is_other(self) -> bool:
         """Whether another loop runs here than the one that it is: asked exactly, also where that one is closed."""
         return self._loop is not None and _loop_here() is not self._loop
+
+
+def _always() -> bool:
+    return True
 
 
 def _loop_here() -> object | None:
@@ -142,8 +149,8 @@ def loop_options() -> dict[str, Any]:
 def run_loop(function: Callable[[], Awaitable[ResultT]], **options: Any) -> ResultT:
     """``anyio.run`` for a loop in a thread, which may come to its end together with the interpreter.
 
-    Closing a loop takes a thread, for those that resolved names in it, and newer Pythons start none at their end. By
-    then the function has done all of its work.
+    Closing a loop takes a thread, for what was called in threads of its own, and newer Pythons start none at their end.
+    By then the function has done all of its work.
     """
     results: list[ResultT] = []
 

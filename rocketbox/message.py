@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from rocketbox.errors import InvalidMessageError, RemoteProtocolError
-from rocketbox.safe_repr import one_line
+from rocketbox.safe_repr import also_when_unmade, one_line
 
 __all__ = [
     "DELAY_LEVELS",
@@ -298,7 +298,8 @@ class MessageExt:
         """What ``body`` was before a handler replaced it: what is sent back if that fails."""
         self.topic = topic
         self.broker_name = broker_name
-        self.reconsume_times: int = fields[14]
+        times: int = fields[14]
+        self.reconsume_times = times if times > 0 else 0  # what it is sent with is anything that its sender writes
         self.raw_properties = raw_properties
         """The property text as it was stored."""
         self._properties: dict[str, str] | None = None
@@ -395,6 +396,7 @@ class MessageExt:
         properties = self._decoded()
         return properties.get(Property.TRANSACTION_ID) or properties.get(Property.UNIQ_KEY)
 
+    @also_when_unmade
     def __repr__(self) -> str:
         return (
             f"MessageExt({self.topic!r}, queue={self.broker_name}/{self.queue_id}, offset={self.queue_offset}, "
@@ -461,6 +463,7 @@ class SendResult:
     def trace_on(self) -> bool:
         return self._response.ext_fields.get("TRACE_ON", "true").lower() != "false"
 
+    @also_when_unmade
     def __repr__(self) -> str:
         try:
             place = f"queue={self.queue}, offset={self.queue_offset}"

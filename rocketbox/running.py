@@ -142,11 +142,10 @@ class Run:
         _log.info("%s is ready after %.2f s: %s", self.assembly.service.name, took, self._counted)
 
     async def _start(self) -> None:
-        secrets = self.assembly.settings.secrets
         try:
             await self.lifecycle.__aenter__()
         except ConfigurationError as error:  # what beans and hooks raise may quote a secret
-            findings = without_secrets(error.findings, secrets)
+            findings = without_secrets(error.findings, self.assembly.settings.secrets)
             if findings == list(error.findings):
                 raise
             raise ConfigurationError(findings) from error.__cause__

@@ -1,7 +1,8 @@
 """The text of values that are not ours, in messages of errors and logs: one that cannot be written out is named.
 
 What a handler raised or returned may fail in its own ``__repr__`` or ``__str__`` (a row of a database whose session is
-closed), and that must not take the place of what was to be told.
+closed), and that must not take the place of what was to be told. Nor must ours: tools that show the
+variables of each line have an object written out whose constructor has just failed.
 
 Source: own design.
 """
@@ -9,8 +10,12 @@ Source: own design.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
 
-__all__ = ["LONGEST_SAID", "one_line", "said_by_a_peer", "safe_repr", "safe_str"]
+__all__ = ["LONGEST_SAID", "also_when_unmade", "one_line", "said_by_a_peer", "safe_repr", "safe_str"]
+
+SelfT = TypeVar("SelfT")
 
 LONGEST_SAID = 1000  # characters of what a peer says that an error or a line of the log repeats
 
@@ -23,6 +28,19 @@ def safe_repr(value: object) -> str:
 def safe_str(value: object) -> str:
     """``str(value)``, or what it is and why that failed."""
     return _written(str, value)
+
+
+def also_when_unmade(write: Callable[[SelfT], str]) -> Callable[[SelfT], str]:
+    """A ``__repr__`` that says so of an object whose constructor has failed, which lacks what ``write`` tells."""
+
+    @wraps(write)
+    def __repr__(self: Any) -> str:  # noqa: N807 - it is one
+        try:
+            return write(self)
+        except AttributeError:
+            return f"<{type(self).__qualname__} that was not made>"
+
+    return __repr__
 
 
 def one_line(text: str) -> str:

@@ -112,10 +112,10 @@ class LoopWatchdog:
         late = now - self._looked_at - self.interval
         lost = late if late > self.interval else 0.0  # what only came a little late says nothing
         was_run = cpu - self._cpu_at_look > lost * RUN_SHARE
-        self._looked_at, self._cpu_at_look = now, cpu
-        if not was_run:
-            self._since += lost
+        looked_at, self._looked_at, self._cpu_at_look = self._looked_at, now, cpu
         ask = self._turned
+        if not was_run:  # what was lost after the loop had turned is nothing of the time before
+            self._since += min(lost, max(self._turned_at - looked_at, 0.0)) if ask else lost
         if ask:
             self._over(self._turned_at - self._since)
             self._since = max(now - lost, self._turned_at) if was_run else now

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from rocketbox.access.resources import Need
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.remoting.signing import SigningKey
+from rocketbox.safe_repr import also_when_unmade
 
 __all__ = ["EVERYTHING", "LAST_WITHOUT_UNIQUE_KEY_QUERY", "UNIQUE_KEY_QUERY", "Account", "Accounts", "Rights"]
 
@@ -67,6 +68,7 @@ class Account:
             found = self._decisions[need, host] = self._rights.refusal(need, host)
             return found
 
+    @also_when_unmade
     def __repr__(self) -> str:
         return f"<Account {self.name[:4]!r}...>"
 

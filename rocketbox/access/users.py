@@ -248,12 +248,11 @@ class UserTable:
 
     def load(self, text: str, file: str = "authUsers.json") -> None:
         """Add what a file holds. Raises StoreCorruptError when it is not one; passwords are in no error."""
-        try:
-            table = loads_loose(text)["userTable"]
-            users = {name: _from_json(name, values) for name, values in table.items()}
-        except (ValueError, KeyError, TypeError, AttributeError, RocketBoxError):
-            raise StoreCorruptError(file, 0, "it does not hold users and their policies") from None
-        for user in users.values():
+        users = _users_in(text)
+        if users is None:
+            del text  # what shows the variables of a failure shows none of it
+            raise StoreCorruptError(file, 0, "it does not hold users and their policies")
+        for user in users:
             self._keep(user)
 
     def _put(self, user: User) -> int:
@@ -386,6 +385,14 @@ def _to_json(user: User) -> Mapping[str, Any]:
             for policy in (CUSTOM, DEFAULT)
         },
     }
+
+
+def _users_in(text: str) -> list[User] | None:
+    """The users of a file; None where it does not hold them. It raises nothing: its variables are secrets."""
+    try:
+        return [_from_json(name, values) for name, values in loads_loose(text)["userTable"].items()]
+    except (ValueError, KeyError, TypeError, AttributeError, RocketBoxError):
+        return None
 
 
 def _from_json(name: str, values: Mapping[str, Any]) -> User:

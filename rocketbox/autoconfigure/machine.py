@@ -19,6 +19,7 @@ from rocketbox.remoting.network import Network
 from rocketbox.storage.file_system import Storage
 
 if TYPE_CHECKING:
+    from rocketbox.boot.settings import Settings
     from rocketbox.embedded import EmbeddedOptions
 
 __all__ = ["Machine"]
@@ -36,6 +37,10 @@ def _none(cluster: str) -> tuple[()]:
 
 def _nobody(what: str, error: Exception) -> None:
     """Nobody wants to know more than the log says."""
+
+
+def _settings_as_they_are(settings: Settings) -> None:
+    """Nobody waits for them."""
 
 
 def _nothing_around(what: str) -> AbstractContextManager[object]:
@@ -72,6 +77,8 @@ class Machine:
     transaction_listener_called: Callable[[str], AbstractContextManager[object]] = _nothing_around
     """Stands around each call of a transaction listener, in its task, and sees what it raises, which the application
     only logs; given is which one, in words."""
+    settings_read: Callable[[Settings], object] = _settings_as_they_are
+    """Is told of the settings of a start, before anything of it runs and before what is wrong with it is refused."""
     handler_middleware: tuple[ConsumeMiddleware, ...] = ()
     """What sees all calls of handlers inside of it: next to the handler."""
 

@@ -179,7 +179,7 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
         for each in declared:
             planning.collect(lambda each=each: plans.extend(self._plan(each, planning)))  # type: ignore[misc]  # as above
         planning.findings += [finding for plan in plans for finding in self._keys_for(plan, planning)]
-        planning.findings += _shared_checkpoints(plans)
+        planning.findings += _shared_places(plans)
         self._check_places(plans, planning)
         sizes = Counter((plan.cluster, plan.group) for plan in plans)
         return [
@@ -491,11 +491,22 @@ def _wrong_names(
             yield Finding(f"{name}: {error}", here, "choose another consumer group")
 
 
-def _shared_checkpoints(plans: Sequence[SparkPlan]) -> Iterator[Finding]:
+def _shared_places(plans: Sequence[SparkPlan]) -> Iterator[Finding]:
+    """Two that one group has for one topic, the second of which would wait for ever, or that have one checkpoint."""
     from rocketbox.spark.paths import local_folder
 
+    readers: dict[tuple[str | None, str, str], SparkPlan] = {}
     holders: dict[str, SparkPlan] = {}
     for plan in plans:
+        other = readers.setdefault((plan.cluster, plan.group, plan.topic), plan)
+        if other is not plan:
+            yield Finding(
+                f"two Spark listeners of group {plan.group!r} would read topic {plan.topic!r}, which one query of a "
+                "group does",
+                f"{other.where} and {plan.where}",
+                "give each a consumer group of its own",
+            )
+            continue
         other = holders.setdefault(str(local_folder(plan.checkpoint) or plan.checkpoint), plan)
         if other is not plan:
             yield Finding(

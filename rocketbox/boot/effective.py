@@ -17,7 +17,7 @@ from pydantic import SecretBytes, SecretStr
 
 from rocketbox.boot.masking import MASK, mask
 from rocketbox.boot.origins import Group, Listing, Raw, Ready, file_label, split_key
-from rocketbox.boot.secrets import is_secret
+from rocketbox.boot.secrets import is_secret, reveals
 from rocketbox.boot.settings import Settings, SourceValue
 from rocketbox.boot.shapes import MISSING, Field, Leaf, Section, Shape, Table, has_keys, item_of, key_text, unwrapped
 from rocketbox.boot.wording import expected, unknown_key
@@ -57,7 +57,7 @@ def effective(settings: Settings) -> list[Effective]:
         parts = tuple(split_key(prefix))
         for path, shape, value in _leaves(model, settings.schema.sections[prefix], parts):
             if path not in settings.winners and value is not None:
-                text = MASK if is_secret(path, shape) and value else format_value(value, shape)
+                text = MASK if is_secret(path, shape, value=value) and value else format_value(value, shape)
                 rows[path] = Effective(path, mask(text, secrets))
             elif path in settings.winners:
                 rows[path] = _written(settings, path, secrets)
@@ -215,4 +215,5 @@ def _explanation(settings: Settings, row: Effective) -> str:
 def _default(known: Field | None) -> str | None:
     if known is None or known.default is None or known.default is MISSING:
         return None
-    return MASK if is_secret([known.key], known.shape) and known.default else format_value(known.default, known.shape)
+    hidden = known.default and reveals([known.key], known.shape, known.default)
+    return MASK if hidden else format_value(known.default, known.shape)

@@ -20,7 +20,7 @@ from pydantic import BaseModel, SecretBytes, SecretStr
 
 from rocketbox.boot.effective import format_value
 from rocketbox.boot.root_settings import schema_of
-from rocketbox.boot.secrets import is_secret
+from rocketbox.boot.secrets import reveals
 from rocketbox.boot.shapes import MISSING, Field, Leaf, Many, Section, Shape, Table, uniform
 from rocketbox.boot.wording import is_class, members_of
 
@@ -122,7 +122,7 @@ class _Writer:
         if description := "; ".join(word for word in words if word):
             node["description"] = description
         has_default = isinstance(known.shape, Leaf) and known.default is not None and known.default is not MISSING
-        if has_default and not is_secret([known.key], known.shape):
+        if has_default and not reveals([known.key], known.shape, known.default):
             node["default"] = _default(known.default, known.shape)
         return node
 

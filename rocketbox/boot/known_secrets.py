@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -82,6 +83,8 @@ class KnownSecrets:
             return
         with contextlib.suppress(PlaceholderError):
             text = self._texts.of_scalar(raw, entry.key) or ""
+            if raw is entry.raw and not is_secret(entry.path, entry.shape, replace(raw, text=text)):
+                return  # a number, which no longer looks like a placeholder
             yield text
             if isinstance(entry.shape, Many):  # several with commas
                 yield from (part.strip() for part in text.split(","))

@@ -10,6 +10,7 @@ import difflib
 import io
 import itertools
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ from rocketbox.boot.imports import imports_in
 from rocketbox.boot.origins import Group, Item, Listing, Origin, Raw, Ready, Scalar, file_label, split_key
 from rocketbox.boot.profile_expressions import fault_of_expression
 from rocketbox.boot.schema import Located, Schema
-from rocketbox.boot.secrets import is_secret
+from rocketbox.boot.secrets import has_secret_name, is_secret
 from rocketbox.boot.shapes import UNDECLARED, Leaf, Section, Shape, Table, key_text
 from rocketbox.boot.wording import expected, mistaken, single_value_fix, unknown_key
 from rocketbox.boot.yaml_documents import Document, read_documents
@@ -371,6 +372,9 @@ def _variables_of(name: str, said: Any) -> Iterator[str]:
 # --- arguments and overrides ---------------------------------------------------------------------------------------
 
 
+_BEHIND_A_KEY = re.compile(r"[:\s]")
+
+
 def argument_items(arguments: Sequence[str] | Mapping[str, str], findings: list[Finding]) -> list[Item]:
     """``--key=value`` and ``--key`` (true); the last of several for one key counts."""
     texts: dict[str, str] = {}
@@ -380,7 +384,14 @@ def argument_items(arguments: Sequence[str] | Mapping[str, str], findings: list[
         before = last = ""
         for argument in arguments:
             name, separator, value = argument.removeprefix("--").partition("=")
-            if argument.startswith("--") and name:
+            key = _BEHIND_A_KEY.split(name, maxsplit=1)[0]
+            if argument.startswith("--") and key != name and (not separator or has_secret_name(key)):
+                # What there is in its place may be a password, and one may have a = in it.
+                what = f"--{key} is followed by a colon or a space, not by ="
+                fix = f"write --{key}=value{'; set a key that has a colon in it in a file' if separator else ''}"
+                findings.append(Finding(what, "the command line", fix))
+                last = f"--{key}"
+            elif argument.startswith("--") and name:
                 texts[name] = value if separator else "true"
                 last = f"--{name}"
             elif before.startswith("--") and "=" not in before:  # it is not told, for it may be a password

@@ -8,10 +8,12 @@ by ``extra=`` come after that: they are masked in handlers that have a :class:`M
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import threading
 import traceback
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,21 +87,42 @@ def mask_handlers(secrets: Iterable[str]) -> None:
 def thread_failures_logged() -> Iterator[None]:
     """What ends a thread inside is logged, so that secrets in it are masked; Python itself would write it to stderr.
 
-    A ``threading.excepthook`` of somebody's stays.
+    What is raised where nobody can be told (``__del__``) is written to the process's stderr, as Python does, and
+    masked: the collector may raise it in the middle of anything, also of a logging handler that holds a lock.
+
+    A ``threading.excepthook`` or ``sys.unraisablehook`` of somebody's stays.
     """
     if threading.excepthook is threading.__excepthook__:
         threading.excepthook = _log_failure
+    if sys.unraisablehook is sys.__unraisablehook__:
+        sys.unraisablehook = _write_unraisable
     try:
         yield
     finally:
         if threading.excepthook is _log_failure:
             threading.excepthook = threading.__excepthook__
+        if sys.unraisablehook is _write_unraisable:
+            sys.unraisablehook = sys.__unraisablehook__
 
 
 def _log_failure(failure: threading.ExceptHookArgs) -> None:
     if failure.exc_value is not None and not isinstance(failure.exc_value, SystemExit):  # as Python does
         name = failure.thread.name if failure.thread is not None else "that has ended"
         _log.error("thread %s failed", name, exc_info=failure.exc_value)
+
+
+def _write_unraisable(failure: sys.UnraisableHookArgs) -> None:
+    """Takes no lock and raises nothing: whom it interrupts may hold any lock, and Python would show what it raises."""
+    with suppress(Exception):
+        kind, error = failure.exc_type, failure.exc_value
+        lines = [f"{failure.err_msg or 'Exception ignored in'}: {safe_repr(failure.object)}\n"]
+        if error is not None:
+            lines += traceback.format_exception(kind, error, failure.exc_traceback)
+        else:
+            lines.append(f"{kind.__qualname__}\n")
+        known = frozenset[str]().union(*(each.secrets for each in tuple(_known.values())))
+        if sys.__stderr__ is not None:  # else its number may be that of another file by now
+            os.write(sys.__stderr__.fileno(), mask("".join(lines), known).encode(errors="backslashreplace"))
 
 
 def _make_masked(*args: Any, **kwargs: Any) -> logging.LogRecord:
@@ -114,8 +137,12 @@ def _make_masked(*args: Any, **kwargs: Any) -> logging.LogRecord:
 
 def _scrub(record: logging.LogRecord, secrets: frozenset[str]) -> None:
     message = _message_of(record)
-    if message is not None and (masked := mask(message, secrets)) != message:
+    if message is None:  # a handler writes what it cannot make a message of
+        record.msg, record.args = _masked(record.msg, secrets), _masked_arguments(record.args, secrets)
+    elif (masked := mask(message, secrets)) != message:
         record.msg, record.args = masked, ()
+    if record.stack_info and (masked := mask(record.stack_info, secrets)) != record.stack_info:
+        record.stack_info = masked
     written = record.exc_text  # another handler may have put it into words already
     if not written and record.exc_info and record.exc_info[1] is not None:
         written = "".join(traceback.format_exception(*record.exc_info)).rstrip()
@@ -129,6 +156,19 @@ def _message_of(record: logging.LogRecord) -> str | None:
         return record.getMessage()
     except Exception:  # arguments that do not fit: the handler tells of it in its own way
         return None
+
+
+def _masked(value: Any, secrets: frozenset[str]) -> Any:
+    """A value as it is, or as text if secrets are to be taken out of that."""
+    text = value if isinstance(value, str) else safe_repr(value)
+    masked = mask(text, secrets)
+    return value if masked == text else masked
+
+
+def _masked_arguments(arguments: Any, secrets: frozenset[str]) -> Any:
+    if isinstance(arguments, Mapping):
+        return {name: _masked(value, secrets) for name, value in arguments.items()}
+    return tuple(_masked(value, secrets) for value in arguments or ())
 
 
 class MaskingFilter(logging.Filter):
@@ -151,8 +191,7 @@ class MaskingFilter(logging.Filter):
         if self.secrets:
             _scrub(record, self.secrets)
             for name, value in extra_of(record).items():
-                text = value if isinstance(value, str) else safe_repr(value)
-                if (masked := mask(text, self.secrets)) != text:
+                if (masked := _masked(value, self.secrets)) is not value:
                     setattr(record, name, masked)
         return True
 

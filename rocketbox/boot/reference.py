@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from rocketbox.boot.effective import format_value
 from rocketbox.boot.root_settings import schema_of
-from rocketbox.boot.secrets import is_secret
+from rocketbox.boot.secrets import is_secret, reveals
 from rocketbox.boot.shapes import MISSING, Field, Leaf, Many, Section, Shape, Table
 from rocketbox.boot.wording import expected, members_of
 from rocketbox.durations import format_duration
@@ -160,7 +160,7 @@ def _default(known: Field) -> str:
         return ""
     if known.required:
         return "required"
-    if known.default in (None, MISSING, [], {}, ()) or is_secret([known.key], known.shape):
+    if known.default in (None, MISSING, [], {}, ()) or reveals([known.key], known.shape, known.default):
         return ""
     return f"`{format_value(known.default, known.shape)}`"
 

@@ -26,7 +26,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from rocketbox.boot.conversion import UNSET, Converter
-from rocketbox.boot.failures import without_secrets
+from rocketbox.boot.failures import failure_findings, without_secrets
 from rocketbox.boot.file_choice import PROFILES_PREFIX, choose_files, early_value
 from rocketbox.boot.files import exposed_secrets, idle_keys
 from rocketbox.boot.imports import ConfigProperties
@@ -40,6 +40,7 @@ from rocketbox.boot.settings import Settings, SettingsError
 from rocketbox.boot.shapes import Section, Shape, Table
 from rocketbox.boot.sources import SourceOptions, Sources, Texts
 from rocketbox.boot.validation import validation_findings
+from rocketbox.frames import users_traceback
 
 __all__ = ["RootSettings", "load_settings", "read_ahead", "schema_of"]
 
@@ -134,7 +135,13 @@ def load_settings(
     sources.findings += idle_keys(layers[file is not None : len(chosen.layers)])
     made = {prefix: model for prefix, model in models.items() if prefix not in replaced}
     binding = _Binding(schema, made, layers, sources, file)
-    bound = binding.bind(root)
+    bound: dict[str, BaseModel] = {}
+    crash: Exception | None = None
+    try:
+        bound = binding.bind(root)
+    except Exception as error:  # of a validator of the user's: pydantic takes ValueError and AssertionError alone
+        sources.findings += failure_findings("a validator of the settings failed", None, error)
+        crash = error.with_traceback(users_traceback(error))  # the variables of our lines are all values
     settings = Settings(
         chosen.profiles,
         chosen.asked,
@@ -149,7 +156,9 @@ def load_settings(
     if sources.findings:
         readable = {path: entry for path, entry in binding.winners.items() if _is_readable(entry, binding.texts)}
         rest = replace(settings, winners=readable) if bound else None
-        raise SettingsError(without_secrets(sources.findings, settings.secrets), rest)
+        told = without_secrets(sources.findings, settings.secrets)
+        del options  # what shows the variables of a failure shows no arguments and overrides
+        raise SettingsError(told, rest, settings.secrets) from crash
     read = [*chosen.paths, *([] if env_file is None else [env_file])]
     sources.warnings += exposed_secrets(settings.written, read)
     return replace(settings, warnings=tuple(sources.warnings))

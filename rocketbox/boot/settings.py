@@ -24,6 +24,7 @@ from rocketbox.boot.schema import Schema
 from rocketbox.boot.shapes import MISSING, Leaf, Section, Shape, Table, has_keys, unwrapped
 from rocketbox.boot.sources import Texts
 from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.safe_repr import also_when_unmade
 
 __all__ = ["Settings", "SettingsError", "SourceValue"]
 
@@ -55,6 +56,7 @@ class Settings:
     names_shown: set[str] = field(default_factory=set)
     """Names that stand in every log, such as the application's: put here before the first secret is looked for."""
 
+    @also_when_unmade
     def __repr__(self) -> str:  # no values: some are secrets
         return f"Settings(profiles={self.profiles}, files={[file_label(file) for file in self.files]})"
 
@@ -158,11 +160,17 @@ class Settings:
 
 
 class SettingsError(ConfigurationError):
-    """Settings that are wrong. ``settings`` is what holds without what is wrong; None when models lack values then."""
+    """Settings that are wrong. ``settings`` is what holds without what is wrong; None when models lack values then.
 
-    def __init__(self, findings: Sequence[Finding], settings: Settings | None) -> None:
+    ``secrets`` are not to be shown: those of an error that is its cause may be among them.
+    """
+
+    def __init__(
+        self, findings: Sequence[Finding], settings: Settings | None, secrets: frozenset[str] = frozenset()
+    ) -> None:
         super().__init__(findings)
         self.settings = settings
+        self.secrets = secrets
 
 
 def _value_at(model: Any, shape: Shape, path: Sequence[str]) -> tuple[bool, Any]:

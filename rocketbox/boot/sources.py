@@ -30,7 +30,7 @@ from rocketbox.boot.origins import Listing, Origin, Raw, Ready, Scalar, file_lab
 from rocketbox.boot.placeholders import Found, PlaceholderError, resolve_placeholders
 from rocketbox.boot.profile_expressions import accepts
 from rocketbox.boot.schema import Schema
-from rocketbox.boot.secrets import has_secret_name, secret_values
+from rocketbox.boot.secrets import holds_a_secret, secret_values
 from rocketbox.errors import Finding
 
 __all__ = ["FileLayer", "Glance", "SourceOptions", "Sources", "Texts", "file_layer"]
@@ -152,7 +152,7 @@ class Texts:
             return _found(entry.raw)
         if name in self.variables:
             variable = self.variables[name]
-            if has_secret_name(name) and variable.text:
+            if variable.text and holds_a_secret(name, variable.text):
                 self.secrets.add(variable.text)
             return _found(variable)
         return None if entry is None else _found(entry.raw)

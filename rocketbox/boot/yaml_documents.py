@@ -8,12 +8,14 @@ than YAML's own plain ones, keys that are no text, alias bombs, and everything t
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
 from rocketbox.boot.origins import Group, Item, Listing, Origin, Raw, Scalar, file_label, split_key
+from rocketbox.boot.secrets import has_secret_name
 from rocketbox.errors import Finding
 
 __all__ = ["Document", "read_documents"]
@@ -23,8 +25,12 @@ MAX_DEPTH = 50
 
 _TAG = "tag:yaml.org,2002:"
 NO_TAGS = "a tag (!...) is not allowed in settings"
+QUOTE_COMMAS = "put text with a comma in it in quotes"
 QUOTE_TAGS = "put text that begins with ! in quotes"
 _PLAIN_TAGS = {_TAG + name for name in "str int float bool null map seq merge value timestamp".split()}
+
+
+_BESIDE_A_VALUE = re.compile(r"[:=\s]+")
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,7 @@ class Document:
 @dataclass
 class _Reader:
     label: str
+    text: str
     findings: list[Finding]
     items: list[Item] = field(default_factory=list)
     nodes: int = 0
@@ -94,6 +101,7 @@ class _Reader:
         """
         merged: dict[str, tuple[str, Origin, yaml.Node]] = {}
         own: dict[str, tuple[str, Origin, yaml.Node]] = {}
+        last = ""
         for key, value in node.value:
             if key.tag == _TAG + "merge":
                 for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
@@ -108,6 +116,11 @@ class _Reader:
                 continue
             name = str(key.value)
             origin = self.origin(key.start_mark)
+            wrong = self.torn(node, parts, key, value, last) if key.style is None and _is_left_out(value) else None
+            if wrong is not None:
+                self.findings.append(Finding(wrong[0], str(origin), wrong[1]))
+                continue
+            last = name
             if name in own:
                 shown = ".".join((*parts, name))
                 self.findings.append(
@@ -116,6 +129,25 @@ class _Reader:
                 continue
             own[name] = (name, origin, value)
         return list({**merged, **own}.values())
+
+    def torn(
+        self, node: yaml.MappingNode, parts: tuple[str, ...], key: yaml.ScalarNode, value: yaml.Node, last: str
+    ) -> tuple[str, str] | None:
+        """What is wrong with a key without a value that has its value in itself, or is a part of the value before.
+
+        Nothing of that is told, for it may be a password.
+        """
+        name = str(key.value)
+        # An empty value begins behind the colon, and where there is none, at what follows: spaces may be between.
+        has_colon = self.text[key.end_mark.index : value.start_mark.index].endswith(":")
+        if node.flow_style and not has_colon and has_secret_name(last):
+            return f"{'.'.join((*parts, last))} ends at a comma, and what follows is no key with a value", QUOTE_COMMAS
+        before = _BESIDE_A_VALUE.split(name, maxsplit=1)[0]
+        if before == name or (has_colon and not has_secret_name(before)):
+            return None
+        what = f"{'.'.join((*parts, before))} is not followed by a colon and a space, so that it has no value"
+        fix = f"write {before}: and its value, with a space between"
+        return what, f"{fix}; or put the key in quotes, if all of it is one" if has_colon else fix
 
     def raw(self, node: yaml.Node, depth: int) -> Raw | None:
         """A node as a value: what stands in a list, or at the end of a key."""
@@ -137,6 +169,11 @@ class _Reader:
         return Scalar(None, self.origin(node.start_mark))
 
 
+def _is_left_out(node: yaml.Node) -> bool:
+    """Whether nothing at all is written for a value."""
+    return isinstance(node, yaml.ScalarNode) and node.style is None and not node.value
+
+
 def read_documents(path: Path, findings: list[Finding]) -> list[Document]:
     """The documents of a file; what is wrong with it is added to ``findings``, with its line."""
     label = file_label(path)
@@ -155,7 +192,7 @@ def _documents_in(text: str, label: str) -> tuple[tuple[Document, ...], tuple[Fi
     documents: list[Document] = []
     try:
         for node in yaml.compose_all(text, Loader=yaml.SafeLoader):
-            reader = _Reader(label, findings)
+            reader = _Reader(label, text, findings)
             if isinstance(node, yaml.MappingNode):
                 reader.read(node, (), ())
             elif not (isinstance(node, yaml.ScalarNode) and node.tag == _TAG + "null"):  # an empty document

@@ -8,10 +8,9 @@ from __future__ import annotations
 import ipaddress
 import socket
 
-import anyio
-
 from rocketbox.broker.options import BrokerOptions
 from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.remoting.host_names import addresses_of
 
 __all__ = ["check_address", "resolve_ip"]
 
@@ -34,12 +33,12 @@ async def resolve_ip(options: BrokerOptions) -> bytes:
         return ipaddress.ip_address(host).packed
     except ValueError:
         try:
-            found = await anyio.getaddrinfo(host, None, family=socket.AF_INET, type=socket.SOCK_STREAM)
-        except OSError as error:
+            found = await addresses_of(host)
+        except (OSError, UnicodeError) as error:
             raise ConfigurationError(
                 Finding(
                     f"the address of {host}, where clients are to reach the broker, is not known: {error}",
                     fix="set broker-ip1 (brokerIP1) to the IP address clients reach this machine by",
                 )
             ) from error
-        return ipaddress.ip_address(found[0][4][0]).packed
+        return ipaddress.ip_address(min(found, key=lambda address: address[0] != socket.AF_INET)[1][0]).packed

@@ -183,6 +183,7 @@ class Broker:
             written=lambda: 0 if self._server is None else self._server.written_bytes,
         )
         self.askers = Askers(options.max_remembered_requests)
+        self.askers.keep_in(files.askers)
         context = BrokerContext(
             options=options,
             clock=clock,
@@ -264,7 +265,12 @@ class Broker:
             access = self.access
             users = None if access is None else access.users
             self.persister.load(
-                topics=self.topics, groups=self.groups, offsets=self.offsets, delays=self.delayed, users=users
+                topics=self.topics,
+                groups=self.groups,
+                offsets=self.offsets,
+                delays=self.delayed,
+                users=users,
+                askers=None if access is None else self.askers,
             )
             if access is not None:
                 access.ready()

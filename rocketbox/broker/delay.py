@@ -3,6 +3,9 @@
 How they are parked stands in ``delay_levels``. How far each level is delivered is kept in ``delayOffset.json``; an
 offset counts only when what it delivered is durable, so a crash repeats messages and loses none.
 
+A message that cannot be read (a bad sector) holds up its level, which health shows. After READ_PATIENCE it is passed
+over, if those behind it can be read, which the log tells: it stays where it is. Where none can, the disk is waited for.
+
 Source: Apache RocketMQ 5.x ``ScheduleMessageService``.
 """
 
@@ -11,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from math import inf
 
 import anyio
 
@@ -44,6 +48,7 @@ _log = logging.getLogger(__name__)
 
 DELIVERIES_FOR_EACH_VERSION = 200  # Apache's delayOffsetUpdateVersionStep
 BATCH = 32  # records read at once
+READ_PATIENCE = 600.0  # seconds
 
 
 class _ParkTimes:
@@ -194,16 +199,25 @@ class DelayedDelivery:
         return self._level_ms[level - 1] if level <= len(self._level_ms) else max(self._level_ms)
 
     async def _deliver_level(self, level: int) -> None:
-        queue_id = level - 1
+        queue_id, trouble = level - 1, f"reading delay level {level}"
+        one_by_one_until, unread_since = 0, inf
         while True:
             arrived = self._arrived[level] = anyio.Event()
             offset = self.offset(level)
+            count = 1 if offset < one_by_one_until else BATCH
             try:
-                found = await self._store.fetch(SCHEDULE_TOPIC, queue_id, offset, BATCH)
+                found = await self._store.fetch(SCHEDULE_TOPIC, queue_id, offset, count)
             except (OSError, WrongEntryError) as error:  # an entry that is wrong is mended meanwhile
-                _log.debug("delay level %d waits: %s", level, error)
-                await self._clock.sleep(RETRY_INTERVAL)
+                if count > 1:  # which of them is it?
+                    one_by_one_until = offset + BATCH
+                    continue
+                self._store.troubles.begin(trouble, f"message {offset}: {error}")
+                unread_since = min(unread_since, self._clock.monotonic())
+                if self._clock.monotonic() - unread_since < READ_PATIENCE or not await self._pass_unread(level, offset):
+                    await self._clock.sleep(RETRY_INTERVAL)
                 continue
+            self._store.troubles.end(trouble)
+            unread_since = inf
             if found.records:
                 try:
                     await self._deliver(
@@ -223,6 +237,21 @@ class DelayedDelivery:
                 self._advance(level, found.next_begin_offset, 1)
             else:
                 await arrived.wait()
+
+    async def _pass_unread(self, level: int, offset: int) -> bool:
+        """Pass over what cannot be read from an offset on, up to the next message that can be; whether there is one."""
+        for other in range(offset + 1, min(offset + 1 + BATCH, self._store.max_offset(SCHEDULE_TOPIC, level - 1))):
+            try:
+                await self._store.fetch(SCHEDULE_TOPIC, level - 1, other, 1)
+            except (OSError, WrongEntryError):
+                continue
+            _log.error(
+                "delay level %d: messages %d to %d cannot be read for %d s, and are not delivered; those behind them "
+                "can, and are", level, offset, other - 1, READ_PATIENCE,
+            )  # fmt: skip
+            self._advance(level, other, 1)
+            return True
+        return False
 
     async def _deliver(self, level: int, messages: list[MessageExt]) -> None:
         """Deliver messages of one level, in order, each when it is due."""

@@ -12,7 +12,8 @@ or committed, or rolled back, or given up, and one of them alone:
          \\------> open           copy + mark of the half before it: it was checked, or moved
 
 What is open stands in a table in memory. It is read at the start from where the offsets of CID_RMQ_SYS_TRANS are, which
-are committed when the log holds everything before them. When checks are due is ``transaction_checks``' part.
+are committed when the log holds everything before them. When checks are due is ``transaction_checks``' part, what is
+done about records that cannot be read then ``half_reading``'s.
 
 Source: Apache RocketMQ 5.x ``TransactionalMessageServiceImpl``, ``EndTransactionProcessor``. Unlike there: a second end
 of a transaction does nothing (there a second commit stores the message again); an end that comes late, with the place
@@ -22,9 +23,10 @@ of a half that was checked since, counts; and a kill never has a transaction che
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from math import inf
 
+from rocketbox.broker.half_reading import UNREADABLE, has_successor, read_one, read_queue
 from rocketbox.broker.limits import LimitError, PeerShares
 from rocketbox.broker.offsets import OffsetTable
 from rocketbox.broker.options import BrokerOptions
@@ -40,12 +42,19 @@ from rocketbox.broker.transaction_records import (
     given_up,
     half_of,
     immunity_seconds,
+    is_copy,
     mark_of_done,
     takes_place_of,
 )
 from rocketbox.broker.unparking import in_queue_there_is, real_topic
 from rocketbox.clock import Clock
-from rocketbox.errors import InvalidMessageError, StoreError, StoreFullError, StoreStalledError
+from rocketbox.errors import (
+    InvalidMessageError,
+    RemoteProtocolError,
+    StoreError,
+    StoreFullError,
+    StoreStalledError,
+)
 from rocketbox.message import MessageExt
 from rocketbox.protocol.codes import (
     TRANS_CHECK_MAX_TIME_TOPIC,
@@ -56,12 +65,12 @@ from rocketbox.protocol.codes import (
 from rocketbox.protocol.ids import UniqIdGenerator
 from rocketbox.protocol.stored_message import StoredMessage, decode_message
 from rocketbox.rare_log import RareLog
+from rocketbox.safe_repr import said_by_a_peer
 
 __all__ = ["Half", "HalfMessages"]
 
 _log = logging.getLogger(__name__)
 
-READ_AT_ONCE = 256  # records, at the start
 BESIDE_A_HALF = 1024  # bytes, beside body and properties: the heads of its record and of the mark of its end
 PLACES_KEPT = 20  # of one transaction: an end that comes late may name one of them
 
@@ -69,35 +78,44 @@ PLACES_KEPT = 20  # of one transaction: an end that comes late may name one of t
 class Half:
     """An open transaction, and the half message of it that counts: the newest copy.
 
-    ``due`` and ``placed`` are on the monotonic clock: from when on it may be checked, and when it came to its place.
-    ``is_immune``: it said itself for how long it is not to be checked.
+    ``begun``, ``due`` and ``placed`` are on the monotonic clock: when it began, from when on it may be checked, when it
+    came to its place. ``is_age_known``: else it began then by its sender's clock, and ``due`` is open where it was not
+    checked yet. ``is_immune``: it said itself for how long it is not to be checked. ``is_doubtful``: it may have ended,
+    for a mark could not be read. ``turn`` is its place among those that were asked about.
     """
 
     __slots__ = (
+        "__weakref__",
+        "begun",
         "by",
         "checks",
         "due",
         "ending",
+        "is_age_known",
+        "is_doubtful",
         "is_immune",
         "log_offset",
         "placed",
         "places",
         "queue_offset",
-        "since_ms",
+        "turn",
     )  # fmt: skip
 
     def __init__(
-        self, queue_offset: int, log_offset: int, *, since_ms: int, due: float, placed: float, is_immune: bool,
-        checks: int = 0, by: str = "",
+        self, queue_offset: int, log_offset: int, *, begun: float, due: float, placed: float, is_immune: bool,
+        is_age_known: bool = True, checks: int = 0, by: str = "",
     ) -> None:  # fmt: skip
         self.queue_offset = queue_offset
         self.log_offset = log_offset
-        self.since_ms = since_ms
+        self.begun = begun
+        self.is_age_known = is_age_known
         self.due = due
         self.placed = placed
         self.is_immune = is_immune
         self.checks = checks
         self.by = by
+        self.is_doubtful = False
+        self.turn: int | None = None
         self.places: dict[int, int] = {}
         """Where it lay before: offsets of the commit log by those of the queue."""
         self.ending = False
@@ -136,11 +154,15 @@ class HalfMessages:
         self._open: dict[int, Half] = {}
         self._before: dict[int, Half] = {}  # by the places they had
         self._owed: list[int] = []  # marks that a crash has cut off, while the disk takes none
+        self._started = clock.monotonic(), clock.time_ms()  # whatever the time of day becomes meanwhile
         self._mark_read = (0, 0)  # marks before the first number are of halves before the second
+        self._unread: dict[int, Exception] = {}  # half messages that could not be read at the start, and why
+        self._lacks_marks = False
         self._uniq_ids = UniqIdGenerator(clock.random)
         self._log = RareLog(_log)
-        self.committed = self.rolled_back = self.given_up = self.dropped = 0
-        """How many transactions were ended so in this run; dropped: committed for a topic that is deleted."""
+        self.committed = self.rolled_back = self.given_up = self.dropped = self.marked_again = 0
+        """How many were ended so in this run; dropped: committed for a topic that is deleted; marked_again: they had
+        ended before, which could not be read."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -162,18 +184,92 @@ class HalfMessages:
         """Whether it has not ended meanwhile."""
         return not half.ending and self._open.get(half.queue_offset) is half
 
-    def due(self, now: float, begun_before_ms: float = -inf) -> list[Half]:
-        """Those that may be checked, or have begun so long ago, in the order of their queue."""
+    def due(self, now: float, begun_before: float = -inf) -> list[Half]:
+        """Those that may be checked, or have begun before that, in the order of their queue."""
         found = [
-            half
-            for half in self._open.values()
-            if (half.due <= now or half.since_ms < begun_before_ms) and not half.ending
+            half for half in self._open.values() if (half.due <= now or half.begun < begun_before) and not half.ending
         ]
         return sorted(found, key=lambda half: half.queue_offset)
 
     def immune(self, placed_before: float) -> list[Half]:
         """Those that lie in one place for long because they are not to be checked yet."""
         return [half for half in self._open.values() if half.placed < placed_before and not half.ending]
+
+    async def is_older(self, half: Half, message: MessageExt, seconds: float) -> bool:
+        """Whether a transaction is open for longer than that, by this broker's clock; ``message`` is its half.
+
+        Raises StoreError, OSError when its first half has to be read for that, and cannot be.
+        """
+        now = self._clock.monotonic()
+        if not half.is_age_known and now - half.begun > seconds:
+            await self._find_age(half, message)
+        return now - half.begun > seconds
+
+    async def is_due(self, half: Half, message: MessageExt) -> bool:
+        """Whether a transaction of :meth:`due` may be checked, by this broker's clock; ``message`` is its half.
+
+        Raises StoreError, OSError when its first half has to be read for that, and cannot be.
+        """
+        if not half.is_age_known and not half.checks:
+            await self._find_age(half, message)
+        return half.due <= self._clock.monotonic()
+
+    async def has_ended_after_all(self, half: Half, message: MessageExt) -> bool:
+        """Whether a doubtful transaction has ended, or a copy of it counts, which gets it another mark.
+
+        ``message`` is its half. Raises StoreError, OSError while that cannot be found out, or the mark not be put.
+        """
+        if half.is_doubtful:
+            if not await has_successor(self._store, message):
+                half.is_doubtful = False
+            elif self.is_open(half):
+                self._end(half, None, "marked_again")
+        return not self.is_open(half)
+
+    async def _find_age(self, half: Half, message: MessageExt) -> None:
+        """Find when a transaction began that was open at the start, and when it is due if it was not checked yet."""
+        stored_ms = await self._first_stored_ms(message)
+        if stored_ms is not None:
+            then, then_ms = self._started
+            half.begun = then - max(0.0, (then_ms - stored_ms) / 1000)
+        if not half.checks:
+            half.due = half.begun + self._wait(immunity_seconds(message.raw_properties))
+        half.is_age_known = True
+
+    def _wait(self, own: float | None) -> float:
+        """The seconds until the first check; ``own`` are those that the message says itself."""
+        return self._immunity if own is None else own
+
+    async def _first_stored_ms(self, message: MessageExt) -> int | None:
+        """When the first half of a transaction was stored, to which its copies lead; None: it is gone by age.
+
+        Apache's copies lead nowhere, and what is damaged or cannot be read no farther: then it is when the oldest copy
+        was stored that is found.
+        """
+        first = self._store.min_commit_log_offset
+        while is_copy(message) and (offset := message.prepared_transaction_offset) < message.commit_log_offset:
+            if 0 < offset < first:
+                return None
+            try:
+                record = await self._store.read_record(offset)
+                if record is None:
+                    break
+                before = decode_message(record, decompress=False)[0]
+            except (OSError, RemoteProtocolError) as error:  # it is found once: nobody waits for a bad sector
+                self._log.tell(
+                    logging.WARNING, self._clock.monotonic(), "age",
+                    "since when transaction %s is open is not known, for its first half message cannot be read; its "
+                    "time is reckoned from when a copy of it was stored: %s", said_by_a_peer(message.msg_id), error,
+                )  # fmt: skip
+                break
+            if not takes_place_of(message, before):
+                break
+            message = before
+        return message.store_timestamp_ms
+
+    def _age(self, since_ms: int) -> float:
+        """The seconds since then, by the time of day."""
+        return max(0.0, (self._clock.time_ms() - since_ms) / 1000)
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
@@ -193,8 +289,8 @@ class HalfMessages:
         result = self._puts.put(stored, PutOrigin.SEND)
         seconds, now = immunity_seconds(message.properties), self._clock.monotonic()
         half = Half(
-            result.queue_offset, result.commit_log_offset, since_ms=result.store_timestamp_ms,
-            due=now + (self._immunity if seconds is None else seconds), placed=now, is_immune=seconds is not None,
+            result.queue_offset, result.commit_log_offset, begun=now,
+            due=now + self._wait(seconds), placed=now, is_immune=seconds is not None,
             by=by,
         )  # fmt: skip
         if (gone := self._open.get(half.queue_offset)) is not None:  # taken back, and nobody was told
@@ -219,7 +315,8 @@ class HalfMessages:
         if config is None and self._store.was_deleted(topic):
             self._log.tell(
                 logging.WARNING, self._clock.monotonic(), "deleted",
-                "transaction %s is committed, and its message dropped: topic %s was deleted", message.msg_id, topic,
+                "transaction %s is committed, and its message dropped: topic %s was deleted",
+                said_by_a_peer(message.msg_id), topic,
             )  # fmt: skip
             return self._end(half, None, "dropped")
         for_consumers = in_queue_there_is(committed(message, half.log_offset), config)
@@ -330,7 +427,7 @@ class HalfMessages:
     def commit_offsets(self) -> None:
         """Note how far half messages and marks are done with; everything put so far is durable."""
         end = self._store.max_offset(TRANS_HALF_TOPIC, 0)
-        first = min(min(self._open, default=end), end)
+        first = min(min(self._open, default=end), min(self._unread, default=end), end)
         marks, halves = self._mark_read
         if first >= halves:
             self._keep(TRANS_OP_HALF_TOPIC, marks)
@@ -354,16 +451,20 @@ class HalfMessages:
     # --- start -------------------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Find what is open, and write the mark that a crash may have cut off. Nothing else is put before."""
+        """Find what is open, and write the mark that a crash may have cut off. Nothing else is put before.
+
+        What cannot be read is told, and keeps nothing else from being found (``half_reading``).
+        """
         first = self._first(TRANS_HALF_TOPIC)
         self._mark_read = (self._first(TRANS_OP_HALF_TOPIC), first)
         done: set[int] = set()
-        async for mark in self._read(TRANS_OP_HALF_TOPIC, self._mark_read[0], frozenset()):
+        unread_marks: dict[int, Exception] = {}
+        async for mark in read_queue(self._store, TRANS_OP_HALF_TOPIC, self._mark_read[0], (), unread_marks):
             done.update(offset for offset in done_offsets(mark) if offset >= first)
-        async for message in self._read(TRANS_HALF_TOPIC, first, done):
-            half = self._loaded(message)
-            self._open[half.queue_offset] = half
-            self._shares.add("")
+        self._lacks_marks = bool(unread_marks)
+        async for message in read_queue(self._store, TRANS_HALF_TOPIC, first, done, self._unread):
+            self._take_in(message)
+        self._tell_unread(unread_marks)
         if (report := self._store.report) is not None and not report.clean:
             await self._finish_cut_off(report.last_record)
         if self._open:
@@ -375,44 +476,72 @@ class HalfMessages:
         if self._write_owed in self._store.on_state_change:
             self._store.on_state_change.remove(self._write_owed)
 
-    async def _read(self, topic: str, offset: int, left_out: set[int] | frozenset[int]) -> AsyncIterator[MessageExt]:
-        end = self._store.max_offset(topic, 0)
-        while offset < end:
-            if offset in left_out:
-                offset += 1
+    def _tell_unread(self, marks: dict[int, Exception]) -> None:
+        if marks:
+            offset, error = next(iter(marks.items()))
+            _log.error(
+                "%d marks of transactions that are done with cannot be read, the first is message %d of %s (%s): what "
+                "is open is looked up by its key before it ends, and what was rolled back may be checked again",
+                len(marks), offset, TRANS_OP_HALF_TOPIC, error,
+            )  # fmt: skip
+        if self._unread:
+            offset, error = next(iter(self._unread.items()))
+            _log.error(
+                "%d half messages cannot be read, and their transactions wait; the first is message %d of %s (%s)",
+                len(self._unread), offset, TRANS_HALF_TOPIC, error,
+            )  # fmt: skip
+
+    async def read_again(self) -> None:
+        """Look for the half messages that could not be read at the start. Raises StoreError."""
+        for offset in list(self._unread):
+            try:
+                message = await read_one(self._store, TRANS_HALF_TOPIC, offset)
+            except UNREADABLE as error:
+                _log.debug("half message %d cannot be read: %s", offset, error)
                 continue
-            found = await self._store.fetch(topic, 0, offset, READ_AT_ONCE)
-            for record in found.records:
-                message = decode_message(record, decompress=False)[0]
-                if message.queue_offset not in left_out:
-                    yield message
-            if found.next_begin_offset <= offset:
-                return
-            offset = found.next_begin_offset
+            del self._unread[offset]
+            if message is not None:
+                self._take_in(message)
+            elif offset >= self._store.min_offset(TRANS_HALF_TOPIC, 0):
+                _log.error("half message %d is damaged: if its transaction was open, it is lost", offset)
+
+    def _take_in(self, message: MessageExt) -> None:
+        """A half message that no mark speaks of is open."""
+        half = self._loaded(message)
+        half.is_doubtful = self._lacks_marks
+        self._open[half.queue_offset] = half
+        self._shares.add("")
 
     def _loaded(self, message: MessageExt) -> Half:
         text = message.raw_properties
-        now_ms, now = self._clock.time_ms(), self._clock.monotonic()
+        now, since_ms, has_moved = self._clock.monotonic(), message.store_timestamp_ms, is_copy(message)
         own, checks = immunity_seconds(text), check_times(text)
-        since_ms = min(message.born_timestamp_ms, message.store_timestamp_ms)  # copies keep the time of birth alone
-        seconds = self._immunity if own is None else own
-        wait = 0.0 if checks else min(seconds, max(0.0, seconds - (now_ms - since_ms) / 1000))
+        if has_moved:  # copies keep the time of birth alone, which is the sender's
+            since_ms = min(message.born_timestamp_ms, since_ms)
+        age = self._age(since_ms)
+        wait = 0.0 if checks or has_moved else max(0.0, self._wait(own) - age)
         return Half(
-            message.queue_offset, message.commit_log_offset, since_ms=since_ms, due=now + wait, placed=now,
-            is_immune=own is not None, checks=checks,
+            message.queue_offset, message.commit_log_offset, begun=now - age, due=now + wait, placed=now,
+            is_immune=own is not None, is_age_known=not has_moved, checks=checks,
         )  # fmt: skip
 
     async def _finish_cut_off(self, last_record: int) -> None:
         """Write the mark that belongs behind the last record, if it has taken the place of a half that is open."""
-        record = await self._store.read_record(last_record)
-        if record is None:
-            return
-        last = decode_message(record, decompress=False)[0]
-        prepared = last.prepared_transaction_offset
-        half = next((each for each in self._open.values() if each.log_offset == prepared), None)
-        if half is None or prepared == last_record or (before := await self._store.read_record(prepared)) is None:
-            return
-        if not takes_place_of(last, decode_message(before, decompress=False)[0]):  # 0 may be an offset, or say nothing
+        try:
+            record = await self._store.read_record(last_record)
+            if record is None:
+                return
+            last = decode_message(record, decompress=False)[0]
+            prepared = last.prepared_transaction_offset
+            half = next((each for each in self._open.values() if each.log_offset == prepared), None)
+            if half is None or prepared == last_record or (before := await self._store.read_record(prepared)) is None:
+                return
+            if not takes_place_of(last, decode_message(before, decompress=False)[0]):  # 0 may be an offset, or nothing
+                return
+        except (OSError, RemoteProtocolError) as error:
+            _log.error("the last record, or the half message that it names, cannot be read: %s", error)
+            for each in self._open.values():
+                each.is_doubtful = True
             return
         self.forget(half)
         self._owed.append(half.queue_offset)

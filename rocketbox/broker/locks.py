@@ -16,6 +16,7 @@ from rocketbox.broker.limits import PeerShares
 from rocketbox.broker.options import MAX_LOCKED_QUEUES
 from rocketbox.clock import Clock
 from rocketbox.message import MessageQueue
+from rocketbox.safe_repr import also_when_unmade
 
 __all__ = ["LOCK_LIFETIME", "QueueLocks"]
 
@@ -53,6 +54,7 @@ class QueueLocks:
         """How many requests asked for more locks than there may be."""
         return self._shares.refused
 
+    @also_when_unmade
     def __repr__(self) -> str:
         return f"<QueueLocks {len(self._groups)} groups, {len(self)} queues>"
 

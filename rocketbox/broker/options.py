@@ -36,6 +36,7 @@ from rocketbox.declarations import (
 )
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.protocol.codes import DEFAULT_CLUSTER
+from rocketbox.remoting.read_turns import PAUSE
 from rocketbox.remoting.tls import ClientAuth, TlsMode
 
 __all__ = [
@@ -110,7 +111,7 @@ class BrokerOptions:
         Ge(1),
         Words(
             "requests of which is known, with access control, which user has sent them, so that nobody else gets their "
-            "replies; the oldest are forgotten; not Apache's"
+            "replies; the oldest are forgotten, and replies to them refused; not Apache's"
         ),
     ] = 20_000
     long_polling_enable: Annotated[
@@ -217,7 +218,10 @@ class BrokerOptions:
         int, BYTES, Ge(1 << 10), Words("of a heartbeat, or of queues to lock; not Apache's")
     ] = 1 << 20
     max_request_bytes: Annotated[
-        int, BYTES, Ge(1 << 10), Words("in the body of any other request than sends; not Apache's")
+        int,
+        BYTES,
+        Ge(1 << 10),
+        Words("in the body of any other request than sends, with a group's settings 16 KiB at most; not Apache's"),
     ] = 128 << 10
     max_registration_bytes: Annotated[
         int,
@@ -401,6 +405,8 @@ class BrokerOptions:
         ),
     ] = None
     store: Annotated[StoreOptions, IN_CODE] = field(default_factory=StoreOptions)
+    read_pause: Annotated[float, IN_CODE] = PAUSE
+    """Seconds that pulls pause between their turns (``remoting.read_turns``)."""
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -451,14 +457,25 @@ def read_broker_options(
     what they are; times take ``3000`` (ms) or ``3s``, sizes ``1048576`` or ``1MB`` (1024-based). Raises
     ConfigurationError with all that is wrong; ``places`` says where (file:line) a setting was written.
     """
-    store = given.pop("store", StoreOptions())
+    found = _read_all(settings, prefix, places or {}, given)
+    if isinstance(found, BrokerOptions):
+        return found
+    del settings, given  # what shows the variables of a failure shows no password among them
+    raise ConfigurationError(found)
+
+
+def _read_all(
+    settings: Mapping[str, object], prefix: str, places: Mapping[str, str], given: Mapping[str, Any]
+) -> BrokerOptions | list[Finding]:
+    """The options, or all that is wrong. It raises nothing: its variables are secrets."""
+    store = given.get("store", StoreOptions())
     kind: type = type(store)
     known = _settings_by_plain_name(kind)
     findings: list[Finding] = []
     values: dict[str, Any] = {}
     store_values: dict[str, Any] = {}
     for written, value in settings.items():
-        where = (places or {}).get(written)
+        where = places.get(written)
         option = known.get(_plain(written))
         if option is _RETENTION:
             if any(_plain(other) == _plain(option.name) for other in settings):
@@ -480,8 +497,11 @@ def read_broker_options(
             continue
         (store_values if option.name in options_of(type(store)) else values)[option.name] = read
     if findings:
-        raise ConfigurationError(findings)
-    return BrokerOptions(**{**given, **values, "store": dataclasses.replace(store, **store_values)})
+        return findings
+    try:
+        return BrokerOptions(**{**given, **values, "store": dataclasses.replace(store, **store_values)})
+    except ConfigurationError as error:
+        return list(error.findings)
 
 
 @functools.cache

@@ -15,6 +15,7 @@ from rocketbox.remoting.options import RemotingOptions
 
 __all__ = ["READS", "remoting_options"]
 
+GROUP_BYTES = 16 << 10  # of a group's settings, which have some 400; they are read in one go
 SEND_OVERHEAD = 65_536  # so that a message a little too large gets the send handler's own answer
 READS: Final = frozenset(
     {
@@ -45,8 +46,10 @@ def remoting_options(options: BrokerOptions) -> RemotingOptions:
             RequestCode.SEND_BATCH_MESSAGE: message,
             RequestCode.SEND_REPLY_MESSAGE: message,
             RequestCode.SEND_REPLY_MESSAGE_V2: message,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: min(GROUP_BYTES, options.max_request_bytes),
             RequestCode.HEART_BEAT: options.max_heartbeat_bytes,
             RequestCode.LOCK_BATCH_MQ: options.max_heartbeat_bytes,
             RequestCode.UNLOCK_BATCH_MQ: options.max_heartbeat_bytes,
         },
+        read_pause=options.read_pause,
     )

@@ -34,6 +34,7 @@ ResultT = TypeVar("ResultT")
 _log = logging.getLogger(__name__)
 
 GROUPS_INTERVAL = 1.0  # seconds that changes of groups gather before they are written
+ASKERS_INTERVAL = 1.0  # what a killed broker forgets of them: who asks has given up soon after that
 SHARE_OF_TIME = 0.1  # at most this much of it goes into writing a table that nobody waits for
 WRITE_TIMEOUT = 5.0  # seconds that somebody waits for a write
 FIRST_BACKOFF = 0.1  # seconds until a failed write is tried again; doubles up to LONGEST_BACKOFF
@@ -160,7 +161,8 @@ def _nothing() -> None:
 
 
 class Persister:
-    """``topics``, ``subscriptionGroup``, ``consumerOffset``, ``delayOffset`` and ``authUsers`` under ``config/``.
+    """``topics``, ``subscriptionGroup``, ``consumerOffset``, ``delayOffset``, ``authUsers`` and ``askers`` under
+    ``config/``.
 
     Intervals, in seconds, are those in which tables are written that change all the time and nobody waits for.
     ``sync_log`` syncs the commit log, and says whether it could: what tables say of messages must not be ahead of it.
@@ -189,17 +191,39 @@ class Persister:
         self.offsets = file("consumerOffset", offsets_interval)
         self.delays = file("delayOffset", delay_interval)
         self.users = file("authUsers", 0.0, private=True)
+        self.askers = file("askers", ASKERS_INTERVAL, private=True)
         self._tables: list[tuple[TableFile, Table]] = []
 
-    def load(self, *, topics: Table, groups: Table, offsets: Table, delays: Table, users: Table | None = None) -> None:
-        """Read each table's file, if there is one. Raises StoreError, StoreCorruptError."""
+    def load(
+        self,
+        *,
+        topics: Table,
+        groups: Table,
+        offsets: Table,
+        delays: Table,
+        users: Table | None = None,
+        askers: Table | None = None,
+    ) -> None:
+        """Read each table's file, if there is one. Raises StoreError, StoreCorruptError; not for that of the askers,
+        without which replies to the requests of before are refused.
+        """
         self._tables = [(self.topics, topics), (self.groups, groups), (self.offsets, offsets), (self.delays, delays)]
         if users is not None:
             self._tables.append((self.users, users))
+        if askers is not None:
+            self._tables.append((self.askers, askers))
         for file, table in self._tables:
-            text = file.file.load()
-            if text is not None:
-                table.load(text, str(file.file.path))
+            try:
+                text = file.file.load()
+                if text is not None:
+                    table.load(text, str(file.file.path))
+            except StoreError as error:
+                text = None  # there may be passwords in it, and what shows the variables of a failure shows none
+                if file is not self.askers:
+                    raise
+                _log.warning(
+                    "%s cannot be used, and replies to requests of before are refused: %s", file.file.path, error
+                )
 
     def start(self, tasks: Supervisor) -> None:
         """Begin to write what changes."""

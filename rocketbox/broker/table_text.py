@@ -43,5 +43,4 @@ def table_pieces(
     yield piece + b"}\n"
 
 
-def _dumps(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), sort_keys=True)
+_dumps = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode

@@ -7,6 +7,7 @@ and when each is due, stands in ``timer_messages``.
     arrived -> wheel -> due -> read -> stored under its topic, durable -> waits no more
                             -> it recalls another: that one is dropped when it comes, which is later
                             -> not due yet: parked anew, so that retention does not take it (rolled)
+                   -> cannot be read: set aside, and read again (``unread_timers``)
 
 At most half of the time for which messages are kept lies between two rollings. A message is delivered once in a run
 that is not killed, and at least once over kills: those since the last copy are delivered again. A clock that is put
@@ -45,6 +46,7 @@ from rocketbox.broker.timer_recalls import AT_ONCE, BroughtForward, Entry, Recal
 from rocketbox.broker.timer_wheel import LATEST_MS, TimerWheel
 from rocketbox.broker.topics import TopicTable
 from rocketbox.broker.unparking import LONGEST_SLEEP, RETRY_INTERVAL, Unparking, record_of
+from rocketbox.broker.unread_timers import UnreadTimers
 from rocketbox.clock import Clock
 from rocketbox.errors import InvalidMessageError, StoreError, StoreFailedError, StoreFullError, StoreStalledError
 from rocketbox.message import MAX_PROPERTIES_BYTES, MessageExt
@@ -64,6 +66,7 @@ HELD_AT_ONCE = 1024  # entries that are moved in one turn of the loop
 SCANNED_AT_ONCE = 256  # messages that a start reads in one step of a thread
 SHARE_OF_TIME = 0.1  # at most this much of it goes into writing copies
 MOST_OF_ONE_KEY = 32  # messages: one is stored more than once where its sender, or a broker after a kill, repeats it
+MOST_REMEMBERED = 100_000  # recalls, while messages are aside that they may be of
 ADDED_BYTES = 100  # of properties that a delivered message gets, where there is room
 
 
@@ -112,6 +115,7 @@ class TimerDelivery:
         self._times: tuple[int, float] | None = None
         self._was_at_ms = 0  # what the clock has shown before it was put back, as far as that is known
         self._recalls = Recalls()
+        self._aside = UnreadTimers(store.troubles)
         self._brought = BroughtForward()  # of what is looked at while it is not known what waits
         self._expected: dict[int, Waiter] = {}  # recalls that somebody waits for, by their offset
         self.delivered = 0
@@ -127,7 +131,7 @@ class TimerDelivery:
     @property
     def waiting(self) -> int:
         """How many wait, with those that recall others."""
-        return len(self._wheel) + len(self._hand) + len(self._early) // 2
+        return len(self._wheel) + len(self._hand) + len(self._aside) + len(self._early) // 2
 
     @property
     def remembered(self) -> int:
@@ -234,6 +238,7 @@ class TimerDelivery:
         """Deliver nothing of what waits now; it stays in the log until retention."""
         self._wheel = TimerWheel()
         self._hand, self._early = [], array("q")
+        self._aside.clear()
         self._recalls.clear()
         self._mark()
 
@@ -316,13 +321,14 @@ class TimerDelivery:
         begin = max(begin, self._store.min_offset(TIMER_TOPIC, 0))
         while begin < self._scan_end:
             count = min(SCANNED_AT_ONCE, self._scan_end - begin)
+            records, unread = await run_blocking(self._read_runs, [(begin, count)])
+            now = self._clock.time_ms()
             try:
-                records = await run_blocking(self._read_run, begin, count)
-            except (OSError, WrongEntryError) as error:  # an entry that is wrong is mended meanwhile
+                self._aside.set_aside([(AT_ONCE, offset) for offset in unread], unread, now)
+            except (OSError, WrongEntryError) as error:
                 _log.debug("timer messages wait: %s", error)
                 await self._clock.sleep(RETRY_INTERVAL)
                 continue
-            now = self._clock.time_ms()
             for record in records:
                 _, _, offset, _, stored, properties = parse_record(record)
                 due = due_ms(properties, stored, now, self._precision_ms)
@@ -365,7 +371,8 @@ class TimerDelivery:
         self._saved = change
 
     def _pieces(self) -> Iterator[bytes]:
-        hand, remembered, parts = list(self._hand), self._recalls.pieces(HELD_AT_ONCE), self._wheel.pieces()
+        hand = [*self._hand, *self._aside.entries()]
+        remembered, parts = self._recalls.pieces(HELD_AT_ONCE), self._wheel.pieces()
         entries, first = next(remembered), next(parts, b"")
         yield _bytes_of(hand) + _bytes_of(entries) + first
         yield from map(_bytes_of, remembered)
@@ -381,6 +388,9 @@ class TimerDelivery:
                 await self._see_clock()
             now = self._clock.time_ms()
             self._times = (now, self._clock.monotonic())
+            if self._aside and now >= self._aside.again_ms:
+                await self._read_again()
+                continue
             more = self._wheel.pour(now)
             due = self._wheel.take(now, BATCH)
             if due:
@@ -395,8 +405,12 @@ class TimerDelivery:
         """Until something is due, or arrives that is due sooner."""
         self._arrived = anyio.Event()
         self._taken_ms = now
-        self._recalls.forget_before(now, HELD_AT_ONCE)
-        times = self._wheel.next_ms(), self._recalls.next_ms()
+        times = [self._wheel.next_ms()]
+        if self._aside:
+            times.append(self._aside.again_ms)
+        if not self._aside or len(self._recalls) > MOST_REMEMBERED:  # else what they recall may be aside
+            self._recalls.forget_before(now, HELD_AT_ONCE)
+            times.append(self._recalls.next_ms())
         until = min((each for each in times if each is not None), default=None)
         if until is None:
             self._sleeps_until = 1 << 62
@@ -415,7 +429,8 @@ class TimerDelivery:
         ends: list[int | None] = []  # where each of the first ones ends in the log
         settled = 0
         try:
-            records = await self._read(entries)
+            records, unread = await self._read(entries)
+            entries[:] = self._aside.set_aside(entries, unread, now)
             entries[:] = self._in_time_or_later(entries, records, now)
             for entry in entries:
                 if self._hand is not hand:
@@ -522,21 +537,55 @@ class TimerDelivery:
 
     # --- reading ---
 
-    async def _read(self, entries: Iterable[Entry]) -> dict[int, MessageExt]:
-        """The messages by their offsets, but for those that are gone. Raises OSError, StoreError."""
+    async def _read(self, entries: Iterable[Entry]) -> tuple[dict[int, MessageExt], dict[int, Exception]]:
+        """The messages by their offsets, but for those that are gone; and those that cannot be read, and why.
+
+        Raises StoreError.
+        """
         found: list[bytes] = []
+        unread: dict[int, Exception] = {}
         cold: list[tuple[int, int]] = []
         for begin, count in _runs(entries):
-            result = self._store.get_from_memory(TIMER_TOPIC, 0, begin, count)
+            try:
+                result = self._store.get_from_memory(TIMER_TOPIC, 0, begin, count)
+            except WrongEntryError:
+                result = None
             if result is None or len(result.records) < count:
                 cold.append((begin, count))
             else:
                 found += result.records
         for at in range(0, len(cold), RUN):
-            part = cold[at : at + RUN]
-            found += await run_blocking(lambda part=part: [r for run in part for r in self._read_run(*run)])
+            read, failed = await run_blocking(self._read_runs, cold[at : at + RUN])
+            found += read
+            unread |= failed
         messages = [decode_message(record, decompress=False)[0] for record in found]
-        return {message.queue_offset: message for message in messages}
+        return {message.queue_offset: message for message in messages}, unread
+
+    def _read_runs(self, runs: Sequence[tuple[int, int]]) -> tuple[list[bytes], dict[int, Exception]]:
+        """The records of runs of places; and the places that cannot be read, and why. Blocks; in any thread."""
+        records: list[bytes] = []
+        unread: dict[int, Exception] = {}
+        for begin, count in runs:
+            try:
+                records += self._read_run(begin, count)
+            except (OSError, WrongEntryError) as error:  # one of them; an entry that is wrong is mended meanwhile
+                if count == 1:
+                    unread[begin] = error
+                    continue
+                for offset in range(begin, begin + count):
+                    try:
+                        records += self._read_run(offset, 1)
+                    except (OSError, WrongEntryError) as failed:
+                        unread[offset] = failed
+        return records, unread
+
+    async def _read_again(self) -> None:
+        """Have those that were set aside, and can be read by now, be due."""
+        entries = sorted(self._aside.entries(), key=lambda entry: entry[1])
+        _, unread = await self._read(entries)
+        for wake, offset in self._aside.read_again(unread, self._clock.time_ms()):
+            self._wheel.add(wake, offset)
+        self._mark()
 
     def _read_run(self, begin: int, count: int) -> list[bytes]:
         """The records of neighbouring places, but for those that are gone. Blocks; in any thread."""
@@ -581,7 +630,7 @@ class TimerDelivery:
             numbers = array("q", piece)
             for begin in range(0, len(numbers), 2 * BATCH):
                 part = [(numbers[at], numbers[at + 1]) for at in range(begin, min(begin + 2 * BATCH, len(numbers)), 2)]
-                messages = await self._read_patiently(part)
+                messages = await self._read_as_possible(part)
                 now = self._clock.time_ms()
                 for wake, offset in part:
                     message = messages.get(offset)
@@ -593,13 +642,16 @@ class TimerDelivery:
                     self._add(wake, offset, now)
                 await checkpoint()
 
-    async def _read_patiently(self, entries: Sequence[Entry]) -> dict[int, MessageExt]:
-        while True:
-            try:
-                return await self._read(entries)
-            except (OSError, WrongEntryError) as error:  # an entry that is wrong is mended meanwhile
-                _log.debug("timer messages wait: %s", error)
-                await self._clock.sleep(RETRY_INTERVAL)
+    async def _read_as_possible(self, entries: Sequence[Entry]) -> dict[int, MessageExt]:
+        """As far as they can be read: the others are due when they were."""
+        messages, unread = await self._read(entries)
+        if unread:
+            offset, error = next(iter(unread.items()))
+            self._log.tell(
+                logging.ERROR, self._clock.monotonic(), "clock",
+                "timer message %d, and %d more, come by the clock as it was: %s", offset, len(unread) - 1, error,
+            )  # fmt: skip
+        return messages
 
 
 def _bytes_of(entries: Iterable[Entry]) -> bytes:

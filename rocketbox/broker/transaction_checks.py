@@ -2,21 +2,22 @@
 
 Every ``transactionCheckInterval`` there is a round. A half message that is due, ``transactionTimeOut`` after it was
 sent or after as many seconds as it says itself, is stored once more with a further check counted; when that is durable
-one producer of its group is asked (39), in turn among those that are connected. Who is not there is not asked: the
-check counts all the same. With access control only who may send to the message's topic is asked, since the question
-holds the message, and anybody may say to be a producer of any group (Apache's broker asks whoever says so). After
-``transactionCheckMax`` checks, or when it is older than messages are kept, it is given up. How each step is stored is
-``half_messages``' part, what producers answer ``handlers.transactions``'.
+one producer of its group is asked (39), with each check the next of those that are connected. Who is not there is not
+asked: the check counts all the same. With access control only who may send to the message's topic is asked, since the
+question holds the message, and anybody may say to be a producer of any group (Apache's broker asks whoever says so).
+After ``transactionCheckMax`` checks, or when it is older than messages are kept, it is given up. How each step is
+stored is ``half_messages``' part, what producers answer ``handlers.transactions``'.
 
 Source: Apache RocketMQ 5.x ``TransactionalMessageServiceImpl.check``, ``AbstractTransactionalMessageCheckListener``,
 ``ProducerManager.getAvailableChannel``. Unlike there ages go by this broker's clock alone: a producer whose clock is
-wrong is not asked at once, or never.
+wrong is not asked at once, or never. And a transaction comes to all producers, there perhaps to the same one each time.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from weakref import WeakSet
 
 from rocketbox.access.control import AccessControl
 from rocketbox.access.resources import Action, topic_need
@@ -40,6 +41,7 @@ from rocketbox.protocol.codes import TRANS_HALF_TOPIC
 from rocketbox.protocol.stored_message import decode_message
 from rocketbox.rare_log import RareLog
 from rocketbox.remoting.connection import Connection
+from rocketbox.safe_repr import said_by_a_peer
 
 __all__ = ["TransactionChecks"]
 
@@ -67,10 +69,11 @@ class TransactionChecks:
         self._broker_name = options.broker_name
         self._interval = options.transaction_check_interval / 1000
         self._most = options.transaction_check_max
-        self._longest_ms = options.store.file_reserved_ms
+        self._longest = options.store.file_reserved_ms / 1000
         self._clock = clock
         self._access = access
         self._turn = 0
+        self._unread: WeakSet[Half] = WeakSet()  # of which the log has told
         self._log = RareLog(_log)
         self.asked = 0
         """How often a producer was asked, in this run."""
@@ -90,9 +93,13 @@ class TransactionChecks:
                 _log.debug("the checks of transactions wait: %s", error)
 
     async def round(self) -> None:
-        """Check what is due. Raises StoreError, OSError: the rest waits for the next round."""
+        """Check what is due. Raises StoreError, OSError when nothing can be stored: the rest waits for the next round.
+
+        A half that cannot be read is passed over, and waits alone.
+        """
+        await self._halves.read_again()
         now = self._clock.monotonic()
-        due = self._halves.due(now, self._clock.time_ms() - self._longest_ms)
+        due = self._halves.due(now, now - self._longest)
         for start in range(0, len(due), BATCH):
             await self._check(due[start : start + BATCH])
         moved = self._halves.immune(now - MOVED_AFTER)
@@ -102,19 +109,33 @@ class TransactionChecks:
 
     async def _check(self, halves: Sequence[Half]) -> None:
         checked: list[tuple[Half, MessageExt]] = []
-        end = 0
+        end, refused = 0, None
         for half in halves:
-            message = await self._read(half)
-            if message is None:
-                continue
             try:
-                if half.checks >= self._most or self._clock.time_ms() - half.since_ms > self._longest_ms:
+                message = await self._read(half)
+                if message is None:
+                    continue
+                if await self._halves.has_ended_after_all(half, message):
+                    continue
+                is_over = half.checks >= self._most or await self._halves.is_older(half, message, self._longest)
+                is_due = is_over or await self._halves.is_due(half, message)
+            except StoreFailedError:
+                raise
+            except (StoreError, OSError) as error:
+                self._not_read(half, error)
+                continue
+            if not is_due or not self._halves.is_open(half):
+                continue  # it has ended meanwhile, or its sender's clock is wrong
+            try:
+                if is_over:
                     end = self._halves.give_up(half, message)
                     self._log.tell(
                         logging.ERROR, self._clock.monotonic(), "given up",
                         "transaction %s of topic %s is given up after %d checks: its message is kept in "
-                        "TRANS_CHECK_MAX_TIME_TOPIC and reaches nobody", message.msg_id,
-                        (find_property(message.raw_properties, b"REAL_TOPIC") or b"").decode(errors="replace"),
+                        "TRANS_CHECK_MAX_TIME_TOPIC and reaches nobody", said_by_a_peer(message.msg_id),
+                        said_by_a_peer(
+                            (find_property(message.raw_properties, b"REAL_TOPIC") or b"").decode(errors="replace")
+                        ),
                         half.checks,
                     )  # fmt: skip
                 else:
@@ -122,22 +143,42 @@ class TransactionChecks:
                     checked.append((half, message))
             except InvalidMessageError as error:
                 self._not_stored_again(half, error)
+            except StoreError as error:  # those before it are checked all the same: that is in the log
+                refused = error
+                break
         await self._durable(end)
         for half, message in checked:
             if self._halves.is_open(half):
                 self._ask(half, message)
+        if refused is not None:
+            raise refused
 
     async def _move(self, halves: Sequence[Half]) -> None:
         end = 0
         for half in halves:
-            message = await self._read(half)
-            if message is None:
+            try:
+                message = await self._read(half)
+                if message is None or await self._halves.has_ended_after_all(half, message):
+                    continue
+            except StoreFailedError:
+                raise
+            except (StoreError, OSError) as error:
+                self._not_read(half, error)
                 continue
             try:
                 end = self._halves.renew(half, message, checked=False)
             except InvalidMessageError as error:
                 self._not_stored_again(half, error)
         await self._durable(end)
+
+    def _not_read(self, half: Half, error: Exception) -> None:
+        """It may be read in the next round: a transaction is not given up for that."""
+        if half not in self._unread:
+            self._unread.add(half)
+            self._log.tell(
+                logging.ERROR, self._clock.monotonic(), "unread",
+                "half message %d cannot be read, and its check waits: %s", half.queue_offset, error,
+            )  # fmt: skip
 
     def _not_stored_again(self, half: Half, error: InvalidMessageError) -> None:
         """It was stored before, but a foreign store may hold anything."""
@@ -192,11 +233,15 @@ class TransactionChecks:
             self._log.tell(
                 logging.WARNING, self._clock.monotonic(), "nobody",
                 "transaction %s waits for its end, and no producer of group %r is connected that could be asked, and "
-                "may send to its topic (check %d of %d)", message.msg_id, group[:100], half.checks, self._most,
+                "may send to its topic (check %d of %d)", said_by_a_peer(message.msg_id), group[:100], half.checks,
+                self._most,
             )  # fmt: skip
             return
-        self._turn += 1
-        member = members[self._turn % len(members)]
+        if half.turn is None:
+            self._turn += 1
+            half.turn = self._turn
+        # By its own checks, so that it comes to all of them: one may have no checker, and know nothing.
+        member = members[(half.turn + half.checks) % len(members)]
         try:
             request = check_request(message, half.queue_offset, half.log_offset, half.checks, self._broker_name)
             member.send_oneway(request)

@@ -38,6 +38,7 @@ __all__ = [
     "given_up",
     "half_of",
     "immunity_seconds",
+    "is_copy",
     "mark_of_done",
     "takes_place_of",
 ]
@@ -95,6 +96,12 @@ def copy_of_half(half: MessageExt, *, checks: int | None = None) -> StoredMessag
         text = add_property(text, b"TRAN_PREPARED_QUEUE_OFFSET", b"%d" % half.queue_offset)
     message = record_of(half, TRANS_HALF_TOPIC, half.queue_id, text, half.reconsume_times)
     return replace(message, prepared_transaction_offset=half.commit_log_offset)
+
+
+def is_copy(half: MessageExt) -> bool:
+    """Whether a half message is a copy: of one that was checked, or moved."""
+    text = half.raw_properties
+    return check_times(text) > 0 or find_property(text, b"TRAN_PREPARED_QUEUE_OFFSET") is not None
 
 
 def given_up(half: MessageExt) -> StoredMessage:

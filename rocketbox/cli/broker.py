@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -95,7 +96,11 @@ def read_arguments(arguments: list[str]) -> dict[str, object]:
             what = f"the argument behind {before} is not a setting"
             raise ConfigurationError(Finding(what, "the command line", fix="write --KEY=VALUE"))
         name, equals, value = argument[2:].partition("=")
-        before = f"--{name}"
+        key = re.split(r"[:\s]", name, maxsplit=1)[0]
+        before = f"--{key}"
+        if key != name:
+            what = f"{before} is followed by a colon or a space, not by ="
+            raise ConfigurationError(Finding(what, "the command line", f"write {before}=VALUE"))
         if not equals:
             value = next(rest, "")
             if value.startswith("--"):

@@ -6,11 +6,13 @@ settings refer to them.
 
 from __future__ import annotations
 
+import fnmatch
 import ipaddress
 import json
 import os
 import re
 import shlex
+import stat
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -30,6 +32,7 @@ secure = typer.Typer(
 
 THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 SECRET_BYTES = 32
+NOT_FOR_GIT = ("ca-key.pem", "server-key.pem", "client-key.pem", "client-keys.yml", "server-secrets/")
 AUTHORITY_DAYS = 3650
 _USER = re.compile(r"[A-Za-z0-9_-]{4,32}")
 
@@ -60,7 +63,8 @@ def init(
 
     For a first try, and for companies without a CA of their own: who has the file ca-key.pem can make certificates that
     servers and clients believe, so keep it elsewhere. Needs the openssl program. Nothing that exists is overwritten
-    unless --overwrite says so.
+    unless --overwrite says so. A .gitignore has git leave out the keys; where there is one already, the lines that it
+    lacks are printed.
     Status: 0 made; 1 not made, and nothing was written.
     """
     try:
@@ -100,8 +104,46 @@ def make_secured(
             {"username": user, "password": secret}
         ).encode(),
     }
+    ignored = _ignored(folder)
+    if ignored is None:
+        ignored = [f"/{name}" for name in NOT_FOR_GIT]
+        files[".gitignore"] = "".join(f"{line}\n" for line in ignored).encode()
     _write(folder, files, overwrite=overwrite)
-    return _settings(folder, at)
+    return _left_in_git(folder, ignored) + _settings(folder, at)
+
+
+def _ignored(folder: Path) -> list[str] | None:
+    """The lines of the .gitignore of a folder; None: it has none. Raises ConfigurationError."""
+    path = folder / ".gitignore"
+    if not os.path.lexists(path):
+        return None
+    try:
+        return path.read_text("utf-8", errors="replace").splitlines()
+    except OSError as error:
+        what = f"{path} cannot be read: {error.strerror or error}"
+        raise ConfigurationError(Finding(what, fix="choose another --directory")) from error
+
+
+def _left_in_git(folder: Path, ignored: Sequence[str]) -> str:
+    """What is to be added to a .gitignore with such lines, as comments above the settings."""
+    lines = [f"#   /{name}\n" for name in NOT_FOR_GIT if not _is_ignored(name, ignored)]
+    return "".join([f"# Add to {folder / '.gitignore'}, so that nobody commits the keys:\n", *lines]) if lines else ""
+
+
+def _is_ignored(name: str, ignored: Sequence[str]) -> bool:
+    """Whether git surely leaves a file out, or a directory, whose name ends in a slash: the last line that fits says.
+
+    A pattern that is understood too narrowly has a line told that is not needed.
+    """
+    found = False
+    for line in ignored:
+        pattern = line.rstrip().removeprefix("!").removeprefix("**/").removeprefix("/")
+        fits = fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name.removesuffix("/"), pattern)
+        if line.startswith("!"):
+            found = found and not fits and not pattern.startswith(name)
+        elif fits:
+            found = True
+    return found
 
 
 def _write(folder: Path, files: dict[str, bytes], *, overwrite: bool) -> None:
@@ -118,6 +160,10 @@ def _write(folder: Path, files: dict[str, bytes], *, overwrite: bool) -> None:
     try:
         for directory in (folder, folder / "server-secrets"):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            mode = directory.stat().st_mode
+            if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+                what = f"{directory} may be written to by everybody, who could put another CA or other settings there"
+                raise ConfigurationError(Finding(what, fix=f"chmod o-w {directory}, or choose another --directory"))
         for name, content in files.items():
             # mkstemp makes it for this user alone, and what stands in its place, a link too, is replaced as a whole.
             descriptor, scratch = tempfile.mkstemp(dir=(folder / name).parent, prefix=".")

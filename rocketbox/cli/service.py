@@ -118,7 +118,7 @@ def sort_out_settings(context: typer.Context, target: str | None) -> tuple[str |
             continue
         findings.append(
             Finding(
-                f"{name} is neither an option of {context.command_path} nor a setting",
+                f"{name.partition(':')[0]} is neither an option of {context.command_path} nor a setting",
                 None,
                 f"did you mean {near[0]}?" if near else "settings are written --KEY=VALUE; --help shows the options",
             )

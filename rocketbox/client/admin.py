@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-import anyio
-
 from rocketbox.client.api import admin as admin_api
 from rocketbox.client.api import group_configs as group_configs_api
 from rocketbox.client.api import groups as groups_api
@@ -38,6 +36,7 @@ from rocketbox.protocol.ids import parse_offset_msg_id
 from rocketbox.protocol.namespaces import Namespace
 from rocketbox.protocol.registration_bodies import TopicConfig
 from rocketbox.protocol.tags import SubscriptionData, parse_subscription
+from rocketbox.remoting.host_names import addresses_of
 from rocketbox.remoting.network import Network, format_address, parse_address
 
 __all__ = ["Admin", "GroupDescription", "TopicDescription"]
@@ -427,6 +426,6 @@ def _pull_header(
 async def _addresses_of(name: str) -> set[str]:
     """The IP addresses of a host; none when its name leads nowhere."""
     try:
-        return {str(found[4][0]) for found in await anyio.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
-    except OSError:
+        return {str(host) for _, (host, *_) in await addresses_of(name)}
+    except (OSError, UnicodeError):
         return set()

@@ -426,7 +426,8 @@ class QueueAssignment:
             await self._end(owned, messages)
             messages.drop()
             self._offsets.forget(queue)
-            owned.locked_at = None  # or it would be asked for again beside its unlocking, and perhaps given behind it
+            # Or it would be asked for again beside its unlocking, and perhaps given behind it.
+            owned.locked_at = messages.locked_at = None
             if self._locks is not None:
                 await self._locks.unlock([queue])
         except Exception:  # a fault of ours: the supervisor tells, and what was not committed comes to the next owner

@@ -6,7 +6,8 @@ goes as it would otherwise: a message that is delayed, to be compressed or too l
 
     joined ->  open (others join) -> full, or its time is over, or the producer stops -> on its way -> told
 
-The time that a send has is that of its batch, from the first message on: the wait for others is a part of it.
+The time that a send has is that of its batch, from the first message on: the wait for others is a part of it, and so is
+that for room. Who has waited for room for more than half of its time goes alone, for others would have no time left.
 
 A batch has a task of its own. What is refused as a batch because of one of its messages (code 13) is sent one by one,
 so that the right one is told. A send that is cancelled takes its message out again while its batch is open.
@@ -91,22 +92,22 @@ class AutoBatch:
         return self._sender.may_stand_in_batch(message)
 
     async def send(
-        self, message: Message, timeout: float, retries: int, queue: MessageQueue | None
+        self, message: Message, began: float, timeout: float, retries: int, queue: MessageQueue | None
     ) -> SendResult | None:
         """Send a message with others, and return its result; None: it is too large to stand in a batch.
 
-        Raises what a send raises, and TooManyRequestsError when ``total_batch_max_bytes`` wait already and no room
-        comes within ``timeout`` seconds.
+        Its ``timeout`` is from ``began`` on (monotonic). Raises what a send raises, and TooManyRequestsError when
+        ``total_batch_max_bytes`` wait already and no room comes in that time.
         """
         self._sender.check_open()
         element = self._sender.element(message, self._clock.time_ms())
-        if not element.fits(self._most_bytes):
+        size = element.size_within(self._most_bytes)
+        if size > self._most_bytes:
             return None
-        size = element.size
         if self._held and self._held + size > self._options.total_batch_max_bytes:
-            await self._until_room(size, timeout)
+            await self._until_room(size, began + timeout)
             self._sender.check_open()
-        batch = self._batch_for(message, size, timeout, retries, queue)
+        batch = self._batch_for(message, size, began, timeout, retries, queue)
         joined = _Joined(message, element, make_waiter())
         batch.joined.append(joined)
         batch.size += size
@@ -127,25 +128,39 @@ class AutoBatch:
             self._all_told = anyio.Event()
             await self._all_told.wait()
 
-    async def _until_room(self, size: int, timeout: float) -> None:
+    async def _until_room(self, size: int, deadline: float) -> None:
         most = self._options.total_batch_max_bytes
-        with self._clock.move_on_after(timeout):
+        with self._clock.move_on_after(max(0.0, deadline - self._clock.monotonic())):
             while self._held and self._held + size > most:
                 await self._room.wait()
         if self._held and self._held + size > most:
             raise TooManyRequestsError(f"the bytes that wait in batches of producer {self._sender.group}", most)
 
     def _batch_for(
-        self, message: Message, size: int, timeout: float, retries: int, queue: MessageQueue | None
+        self, message: Message, size: int, began: float, timeout: float, retries: int, queue: MessageQueue | None
     ) -> _Batch:
-        """The open batch that a message joins."""
+        """The open batch that a message joins, or its own."""
+        left = began + timeout - self._clock.monotonic()
+        if left < timeout / 2:
+            alone = self._begin(None, message, began, queue, timeout, retries)
+            alone.close()
+            return alone
         alike = (message.topic, message.hash_key, message.wait_store_ok, queue, timeout, retries)
         batch = self._open.get(alike)
         if batch is not None and batch.is_open and batch.size + size <= self._most_bytes:
-            return batch
-        if batch is not None:
-            batch.close()
-        batch = self._open[alike] = _Batch(message, self._clock.monotonic(), queue, timeout, retries)
+            batch.began = min(batch.began, began)
+        else:
+            if batch is not None:
+                batch.close()
+            batch = self._open[alike] = self._begin(alike, message, began, queue, timeout, retries)
+        if left < timeout and left < 2 * self._options.batch_max_delay:
+            batch.close()  # half of the time that is left is for its tries
+        return batch
+
+    def _begin(
+        self, alike: Hashable, message: Message, began: float, queue: MessageQueue | None, timeout: float, retries: int
+    ) -> _Batch:
+        batch = _Batch(message, began, queue, timeout, retries)
         self._under_way.add(batch)
         try:
             self._instance.tasks.start(f"batch to {message.topic}", self._run, alike, batch, restart=False)

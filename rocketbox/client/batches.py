@@ -34,14 +34,12 @@ class Element(NamedTuple):
     properties: bytes
     msg_id: str
 
-    @property
-    def size(self) -> int:
-        """The bytes that it takes in a batch."""
-        return ELEMENT_BYTES + len(self.body) + len(self.properties)
-
-    def fits(self, most: int) -> bool:
-        """Whether it may stand in a batch of ``most`` bytes."""
-        return self.size <= most and len(self.properties) <= MAX_PROPERTIES_BYTES - MOST_ADDED_BYTES
+    def size_within(self, most: int) -> int:
+        """The bytes that it takes in a batch of ``most`` bytes; more than those, where it may not stand in one."""
+        properties = len(self.properties)
+        if properties > MAX_PROPERTIES_BYTES - MOST_ADDED_BYTES:
+            return most + 1
+        return ELEMENT_BYTES + len(self.body) + properties
 
 
 @dataclass(frozen=True)

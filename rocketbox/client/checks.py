@@ -29,7 +29,11 @@ __all__ = [
 LONGEST_TIMEOUT = 1e9  # seconds, 31 years
 MAX_GROUP_CHARS = 120
 MAX_TOPIC_CHARS = 127
+MAX_KNOWN_TAGS = 1_000  # whose check is remembered
 RESERVED_GROUPS = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER", CLIENT_INNER_PRODUCER})
+
+_known_tags: dict[str, str] = {}
+"""Tags that were checked, as properties: few are sent again and again (benchmark "batch of 32")."""
 
 _LEGAL = "it may hold letters, digits and % | _ -"
 
@@ -131,21 +135,15 @@ def message_properties(message: Message, msg_id: str) -> bytes:
         pairs = len(message.properties)
         if own.count("\x01") != pairs or own.count("\x02") != pairs:
             _refuse_separators(message)
-    if message.keys:
-        words = " ".join(message.keys)
-        if _is_text(message.keys) or words.split() != [*message.keys]:
-            _refuse_keys(message.keys)
+    if said := message.keys:
+        words = " ".join(said)
+        if (type(said) is not tuple and _is_text(said)) or words.split() != [*said]:
+            _refuse_keys(said)
         if "\x01" in words or "\x02" in words:
             _refuse_separators(message)
         keys = f"KEYS\x01{words}\x02"
     if (word := message.tag) is not None:
-        if not word.strip():
-            raise InvalidMessageError("the tag is blank; leave it out (None) instead")
-        if "|" in word:
-            raise InvalidMessageError(f"tag {word!r} holds '|', which separates tags in a selector expression")
-        if "\x01" in word or "\x02" in word:
-            _refuse_separators(message)
-        tag = "TAGS\x01" + word + "\x02"
+        tag = _known_tags.get(word) or _tag(message, word)
     if (key := message.hash_key) is not None:
         tag += _sharding_key(message, key)
     if message.delay_level or message.delay is not None or message.deliver_at is not None:
@@ -153,6 +151,19 @@ def message_properties(message: Message, msg_id: str) -> bytes:
     wait = "true" if message.wait_store_ok else "false"
     text = f"{own}{keys}UNIQ_KEY\x01{msg_id}\x02WAIT\x01{wait}\x02{tag}{delay}".encode()
     return text if len(text) <= MAX_PROPERTIES_BYTES else check_size(text)
+
+
+def _tag(message: Message, word: str) -> str:
+    if not word.strip():
+        raise InvalidMessageError("the tag is blank; leave it out (None) instead")
+    if "|" in word:
+        raise InvalidMessageError(f"tag {word!r} holds '|', which separates tags in a selector expression")
+    if "\x01" in word or "\x02" in word:
+        _refuse_separators(message)
+    tag = "TAGS\x01" + word + "\x02"
+    if type(word) is str and len(_known_tags) < MAX_KNOWN_TAGS:
+        _known_tags[word] = tag
+    return tag
 
 
 def _sharding_key(message: Message, key: str) -> str:

@@ -27,12 +27,13 @@ from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
 import anyio
-import anyio.to_thread
 
+from rocketbox.blocking import run_briefly
 from rocketbox.clock import Clock
 from rocketbox.errors import ConfigurationError, CredentialsError, Finding
 from rocketbox.own_failures import as_failure
 from rocketbox.remoting.acl import Credentials, RequestSigner
+from rocketbox.safe_repr import also_when_unmade
 
 __all__ = ["CredentialsFile", "CredentialsProvider", "KeyKeeper", "check_provider"]
 
@@ -87,6 +88,7 @@ class CredentialsFile:
         self._content = b""  # of the keys that were given last
         self._seen = b""  # the last time
 
+    @also_when_unmade
     def __repr__(self) -> str:
         return f"CredentialsFile({str(self.path)!r})"
 
@@ -101,7 +103,7 @@ class CredentialsFile:
 
         Raises CredentialsError, which shows nothing of it, for what is no pair of keys.
         """
-        content = await anyio.to_thread.run_sync(self._read)
+        content = await run_briefly(self._read)
         if self._given is not None and content == self._content:
             self.settles = False
             return self._given
@@ -286,7 +288,7 @@ class KeyKeeper:
 
     async def _ask(self) -> Credentials:
         self._asked_at = self._clock.monotonic()
-        found: object = None
+        found: Any = None
         late = True
         with self._clock.move_on_after(ANSWER_WITHIN):
             try:
@@ -301,7 +303,9 @@ class KeyKeeper:
         if late:
             raise CredentialsError(f"{self.name} gave no keys within {ANSWER_WITHIN:g} s")
         if not isinstance(found, Credentials):
-            raise CredentialsError(f"{self.name} returned {type(found).__name__}, and not Credentials")
+            kind = type(found).__name__
+            found = None  # it may be a key, and what shows the variables of a failure shows none
+            raise CredentialsError(f"{self.name} returned {kind}, and not Credentials")
         if found.expires_at is not None and self._seconds_to(found.expires_at) <= 0:
             raise CredentialsError(f"{self.name} gave keys that ended at {found.expires_at:%Y-%m-%d %H:%M:%S %Z}")
         return found

@@ -13,23 +13,39 @@ from datetime import UTC, datetime, timedelta
 from typing import ClassVar, Self
 
 from rocketbox.errors import InvalidMessageError
-from rocketbox.message import DELAY_LEVEL_SECONDS, Message
-from rocketbox.protocol.prepared_sends import SendRequest
+from rocketbox.message import DELAY_LEVEL_SECONDS, MAX_PROPERTIES_BYTES, Message
+from rocketbox.protocol.prepared_sends import PLAIN_NUMBERS, SendRequest
 
 __all__ = ["TimerSendRequest", "exact_level", "is_timed", "milliseconds", "time_properties"]
 
 MAX_LEVEL = 2**31 - 1  # brokers read it as an int of Java's
 MAX_MS = 2**62
+ADDED_BY_BROKERS = 512  # bytes, to the properties, until the time has come: where it is to go, its cluster, its times
 _MILLISECOND = timedelta(milliseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class TimerSendRequest(SendRequest):
-    """A message for which only brokers will do that know timer properties."""
+    """A message for which only brokers will do that know timer properties.
+
+    Raises InvalidMessageError for properties that leave no room for what brokers add to them: Apache's (5.5.0) takes
+    such a message, and cannot put it into its topic when its time has come.
+    """
 
     __slots__ = ()
 
     timer: ClassVar[bool] = True
+
+    def __init__(
+        self, topic: str, body: bytes, properties: bytes, msg_id: str, born_ms: int, *, numbers: bytes = PLAIN_NUMBERS
+    ) -> None:
+        most = MAX_PROPERTIES_BYTES - ADDED_BY_BROKERS
+        if len(properties) > most:
+            raise InvalidMessageError(
+                f"the message's properties take {len(properties)} bytes; at most {most} are allowed where it has a "
+                "time of delivery, since the broker adds to them"
+            )
+        super().__init__(topic, body, properties, msg_id, born_ms, numbers=numbers)
 
     @classmethod
     def of(cls, request: SendRequest) -> Self:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from rocketbox.clock import Clock
 from rocketbox.errors import ClientStateError
 from rocketbox.protocol.ids import UniqIdGenerator
 
-__all__ = ["Identity", "call_in_forks", "caller", "local_ip", "make_identity", "refuse_second"]
+__all__ = ["Identity", "begin_alone", "call_in_forks", "caller", "local_ip", "make_identity"]
 
 _OWN_MODULES = __name__.partition(".")[0] + "."
 
@@ -103,18 +104,42 @@ class Runs(Protocol):
         """What it reaches its servers by; None: the system's own."""
 
     running: bool
+    starting: bool
+    """Whether it is on its way there: the start may wait for its keys."""
     made_at: str
 
 
 _clients: weakref.WeakSet[Runs] = weakref.WeakSet()
+_clients_lock = threading.Lock()
 
 
-def refuse_second(starting: Runs) -> None:
-    """Raise ClientStateError when a running client of this process has the same id at the same name servers."""
+def _new_lock() -> None:
+    """The thread that holds it may not be in the child."""
+    global _clients_lock
+    _clients_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_lock)
+
+
+def begin_alone(client: Runs) -> None:
+    """Mark a client as starting. Raises ClientStateError when another one of this process, which runs or starts, has
+    the same id at the same name servers.
+    """
+    with _clients_lock:
+        _refuse_second(client)
+        client.starting = True
+        _clients.add(client)
+
+
+def _refuse_second(starting: Runs) -> None:
     client_id = starting.identity.client_id
     for other in list(_clients):
         if (
-            other.running
+            other is not starting
+            and (other.running or other.starting)
+            and other.identity.process == starting.identity.process
             and other.identity.client_id == client_id
             and other.network is starting.network
             and not set(other.name_servers).isdisjoint(starting.name_servers)
@@ -124,7 +149,6 @@ def refuse_second(starting: Runs) -> None:
                 "would take them for one: give them one MQClientInstance to share (instance=), or each an "
                 "instance_name of its own (ClientOptions; rocketmq.consumer.instance-name), or none"
             )
-    _clients.add(starting)
 
 
 def caller() -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from threading import get_ident
@@ -29,7 +29,7 @@ from rocketbox.client.api import routes as routes_api
 from rocketbox.client.cached_bytes import CachedBytes
 from rocketbox.client.credentials import KeyKeeper
 from rocketbox.client.heartbeats import Heartbeats
-from rocketbox.client.identity import Identity, call_in_forks, caller, local_ip, make_identity, refuse_second
+from rocketbox.client.identity import Identity, begin_alone, call_in_forks, caller, local_ip, make_identity
 from rocketbox.client.member_requests import (
     CONSUMER_REQUESTS,
     REFUSED_REQUESTS,
@@ -72,7 +72,7 @@ from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import Network, TcpNetwork
 from rocketbox.remoting.tls import TlsOptions
 from rocketbox.remoting.tls_files import ClientTls
-from rocketbox.safe_repr import safe_str, said_by_a_peer
+from rocketbox.safe_repr import also_when_unmade, safe_str, said_by_a_peer
 from rocketbox.storage.file_system import RealStorage, Storage
 from rocketbox.tasks import Supervisor, TaskState
 
@@ -83,6 +83,7 @@ _log = logging.getLogger(__name__)
 MACHINE: Final = RealStorage()
 NAME_SERVERS_VARIABLE: Final = "NAMESRV_ADDR"
 GREET_AGAIN_AFTER = 0.5  # seconds between two tries to reach a broker that is gone, while requests wait for replies
+KNOWN_WITHIN = 1.0  # seconds at most that a send waits for brokers to have heard of this client
 GOODBYE_TIMEOUT = 1.0  # seconds for each request at the end, so that one silent broker leaves time for the others
 
 
@@ -173,6 +174,8 @@ class MQClientInstance:
         """Where its consumers keep what they keep on this machine."""
         self.running = False
         """Between entering and leaving its ``async with``."""
+        self.starting = False
+        """While it is being entered."""
         self._identity: Identity | None = None
         self.unique_ids: UniqIdGenerator
         """Those of the identity, for who asks with each message; there from the start on."""
@@ -208,6 +211,8 @@ class MQClientInstance:
         except BaseException:
             self._started, self._start_failed = False, True
             raise
+        finally:
+            self.starting = False
         self._start_failed = False
         return self
 
@@ -224,7 +229,7 @@ class MQClientInstance:
         if self._has_own_clock:
             self.clock.random.seed()  # forks of the process that made it have the same random state until here
         self._identity = make_identity(self.options, self.clock)
-        refuse_second(self)
+        begin_alone(self)
         self.unique_ids = self._identity.unique_ids
         for code in CONSUMER_REQUESTS:
             self.remoting.register_handler(code, self._serve)
@@ -269,6 +274,7 @@ class MQClientInstance:
             handled = await self._stack.__aexit__(kind, error, trace)
         return handled
 
+    @also_when_unmade
     def __repr__(self) -> str:
         state = "running" if self.running else "closed" if self._started else "not started"
         tables = f"{len(self.routes)} routes, {len(self.routes.brokers)} brokers"
@@ -462,7 +468,8 @@ class MQClientInstance:
 
         All that ask at the same time share one request. Raises RemotingError when no name server answers.
         """
-        if self.remoting.home.thread != get_ident():
+        home = self.remoting.home
+        if home.thread != get_ident() or not home.runs():
             self.check_running()
         self.routes.use(topic, self.clock.monotonic())
         if not refresh and (known := self.routes.get(topic)) is not None:
@@ -627,15 +634,23 @@ class MQClientInstance:
         addresses = self._beaten() if broker_name is None else self.routes.brokers.get(broker_name, {}).values()
         await self._heartbeats.now(addresses)
 
-    def strangers(self) -> list[str]:
-        """The addresses of brokers' masters that may not know this client, as far as they can be reached."""
+    def strangers(self, addresses: Iterable[str] | None = None) -> list[str]:
+        """The addresses of brokers' masters, or of these brokers, that may not know this client, as far as they can be
+        reached.
+        """
         is_known = self._heartbeats.is_known_to
-        return [each for each in self.routes.addresses(masters_only=True) if not is_known(each)]
+        among = self.routes.addresses(masters_only=True) if addresses is None else addresses
+        return [each for each in among if not is_known(each)]
 
     async def greet(self, addresses: Sequence[str]) -> None:
         """Send a heartbeat to these, and return when each has answered or failed, which is logged only."""
         if addresses:
             await self._heartbeats.now(addresses)
+
+    @staticmethod
+    def time_to_become_known(left: float) -> float:
+        """The seconds that a send which has so many left waits for brokers to have heard of this client."""
+        return max(0.0, min(KNOWN_WITHIN, left / 2))
 
     async def broker_version(self, address: str) -> int | None:
         """The version (an MQVersion ordinal) of the broker at an address, as it answered last over the connection that

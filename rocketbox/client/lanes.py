@@ -8,6 +8,8 @@ Source: Apache RocketMQ 5.x ``TopicPublishInfo``, ``DefaultMQProducerImpl.tryToF
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
+
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.options import ProducerOptions
 from rocketbox.client.routes import TopicRoute, default_route
@@ -42,14 +44,26 @@ class Lane:
 
 
 class Lanes:
-    """The lanes of a topic, as of one version of its route. A topic to come has those of a template topic."""
+    """The lanes of a topic, as of one version of its route. A topic to come has those of a template topic.
 
-    __slots__ = ("all", "brokers", "by_queue", "one_broker", "sent_to", "template_topic", "template_version",
-                 "version")  # fmt: skip
+    ``queues`` are those that a key or a function chooses among, where there are more of them than lanes: of an ordered
+    topic all that its configuration names, those of brokers that are away among them.
+    """
 
-    def __init__(self, lanes: list[Lane], version: int, template: tuple[str, int] | None = None) -> None:
+    __slots__ = ("addresses", "all", "brokers", "by_queue", "one_broker", "queues", "sent_to", "template_topic",
+                 "template_version", "version")  # fmt: skip
+
+    def __init__(
+        self,
+        lanes: list[Lane],
+        version: int,
+        template: tuple[str, int] | None = None,
+        queues: Sequence[MessageQueue] | None = None,
+    ) -> None:
         self.all = lanes
+        self.queues = [lane.queue for lane in lanes] if queues is None else queues
         self.brokers = frozenset(lane.broker_name for lane in lanes)
+        self.addresses = frozenset(lane.address for lane in lanes)
         self.one_broker = len(self.brokers) == 1
         self.by_queue = {lane.queue: lane for lane in lanes}
         self.version = version if template is None else NO_ROUTE
@@ -57,9 +71,14 @@ class Lanes:
         self.template_version = 0 if template is None else template[1]
         self.sent_to = True
 
+    def besides(self, broker_names: Set[str]) -> Lanes | None:
+        """Those of the other brokers, for one send; None when there are none."""
+        left = [lane for lane in self.all if lane.broker_name not in broker_names]
+        return Lanes(left, self.version) if left else None
+
     def queue_of(self, hash_key: str) -> MessageQueue:
         """The queue that Java's clients choose for a key."""
-        return self.all[abs(java_string_hash(hash_key)) % len(self.all)].queue
+        return self.queues[abs(java_string_hash(hash_key)) % len(self.queues)]
 
 
 class LaneTable:
@@ -113,7 +132,8 @@ class LaneTable:
             detail = "none of its queues may be written to"
             raise NoRouteError(topic, instance.name_servers, detail, namespace=instance.options.namespace)
         made_from = None if template is None else (template, routes.version(template))
-        lanes = self._lanes[topic] = Lanes(found, routes.version(topic), made_from)
+        queues = route.publish_queues if route.ordered else None
+        lanes = self._lanes[topic] = Lanes(found, routes.version(topic), made_from, queues)
         return lanes
 
     async def _publish_route(self, topic: str) -> tuple[TopicRoute, str | None]:

@@ -27,7 +27,7 @@ from weakref import WeakKeyDictionary
 
 import anyio
 
-from rocketbox.blocking import run_blocking
+from rocketbox.blocking import run_briefly
 from rocketbox.client.failure_log import PERIOD
 from rocketbox.client.identity import call_in_forks
 from rocketbox.client.process_queue import ProcessQueue
@@ -126,7 +126,7 @@ class LocalOffsetStore:
         entered.add(claim)
         self._claim = claim
         try:
-            await run_blocking(self._take_lock)
+            await run_briefly(self._take_lock)
         except BaseException:
             self._let_go()
             raise
@@ -189,7 +189,7 @@ class LocalOffsetStore:
             if merged == known:
                 return
             try:
-                await run_blocking(self._write, encode_offsets(merged, self._namespace))
+                await run_briefly(self._write, encode_offsets(merged, self._namespace))
             except OSError as error:
                 self._told.tell(
                     logging.WARNING, self._clock.monotonic(), "write",
@@ -205,7 +205,7 @@ class LocalOffsetStore:
     async def _loaded(self) -> dict[MessageQueue, int]:
         async with self._reading:  # once: a later reading would put an older state in the place of what was written
             if self._offsets is None:
-                self._offsets = await run_blocking(self._load)
+                self._offsets = await run_briefly(self._load)
             return self._offsets
 
     def _load(self) -> dict[MessageQueue, int]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from rocketbox.client.cached_bytes import CachedBytes
 from rocketbox.client.options import MIB
 from rocketbox.message import QUEUE_OFFSET_FIELD, MessageExt, MessageQueue
+from rocketbox.safe_repr import also_when_unmade
 from rocketbox.waiters import LoopCondition, Waiter, make_waiter
 
 __all__ = ["LOCK_EXPIRY", "FlowLimits", "ProcessQueue"]
@@ -251,6 +252,7 @@ class ProcessQueue:
         """Whether the broker's lock was confirmed less than 30 s ago, and its connection not lost since."""
         return not self.lock_doubted and self.locked_at is not None and now - self.locked_at < LOCK_EXPIRY
 
+    @also_when_unmade
     def __repr__(self) -> str:
         return (
             f"ProcessQueue({self.queue.topic!r}, {self.queue.broker_name}/{self.queue.queue_id}, "

@@ -38,6 +38,7 @@ from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.prepared_sends import SendRequest
 from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import Network
+from rocketbox.safe_repr import also_when_unmade
 from rocketbox.tasks import Supervisor
 
 __all__ = ["Producer"]
@@ -158,6 +159,7 @@ class Producer:
                 handled = await self._instance.__aexit__(kind, error, trace) if self._owns_instance else None
         return handled
 
+    @also_when_unmade
     def __repr__(self) -> str:
         return f"Producer({self.group!r}, {self._state.value})"
 
@@ -454,7 +456,8 @@ class Producer:
             joining = self._auto_batch
             if joining is not None and not is_half and not context.one_way and joining.takes(messages[0]):
                 to = None if context.queue is None else await self._sender.queue_for(context.queue, messages[0], tries)
-                sent = await joining.send(messages[0], timeout, context.retries, to)
+                began = tries.deadline - timeout
+                sent = await joining.send(messages[0], began, timeout, context.retries, to)
                 if sent is not None:
                     return sent
             request = (self._transactions.request if is_half else self._request)(messages[0])

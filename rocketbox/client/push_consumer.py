@@ -51,6 +51,7 @@ from rocketbox.errors import (
 from rocketbox.message import MessageExt, MessageQueue, SelectorType
 from rocketbox.protocol.bodies import ConsumerData
 from rocketbox.remoting.network import Network
+from rocketbox.safe_repr import also_when_unmade
 from rocketbox.tasks import SupervisedTask, Supervisor, TaskHealth, ended_most
 
 __all__ = ["ConsumerState", "PushConsumer", "QueueState"]
@@ -244,6 +245,7 @@ class PushConsumer:
 
     async def stop_pulling(self) -> None:
         """Pull nothing more and begin no more handlers, for good; those that run go on, the queues stay."""
+        self._check_loop()
         self._closed = True
         self._rebalancer.end()
         self._consumer.close()
@@ -295,10 +297,15 @@ class PushConsumer:
                     self._registered = False
                     await self._instance.unregister_consumer(self._group)
 
+    @also_when_unmade
     def __repr__(self) -> str:
         state = "running" if self._running else "closed" if self._closed else "not started"
         topics = sorted(self._subscriptions.subscribed)
         return f"PushConsumer({self._group!r}, {state}, {len(self._queues.queues)} queues of {topics})"
+
+    def _check_loop(self) -> None:
+        """Raise OtherLoopError in another loop than that in which it runs."""
+        self._instance.remoting.check_loop(f"consumer {self._group}")
 
     # --- subscriptions -----------------------------------------------------------------------------------------------
 
@@ -326,6 +333,7 @@ class PushConsumer:
         Raises ClientError for a bad topic, expression or batch size, RemotingError when no name server answers
         (unless ``wait_for_servers``).
         """
+        self._check_loop()
         if self._closed:
             raise ClientStateError(f"consumer {self._group!r} is closed")
         check_topic(topic, self._instance.namespace)
@@ -359,6 +367,7 @@ class PushConsumer:
         """
         if not self._running:
             raise NotStartedError(f"consumer {self._group}")
+        self._check_loop()
         await self._replier.reply(request, body, properties=properties, timeout=timeout)
 
     @property
@@ -378,6 +387,7 @@ class PushConsumer:
 
     async def unsubscribe(self, topic: str) -> None:
         """Give the topic's queues back, after its running handlers have had a second to end."""
+        self._check_loop()
         topic = self._instance.namespace.unwrap(topic)
         if not self._subscriptions.remove(topic):
             return
@@ -469,6 +479,7 @@ class PushConsumer:
 
     async def persist_offsets(self) -> None:
         """Commit how far each queue is consumed, now."""
+        self._check_loop()
         await self._queues.persist()
 
     async def skip(self, ends: Mapping[MessageQueue, int]) -> None:
@@ -477,6 +488,7 @@ class PushConsumer:
         Queues that this consumer does not have, or is further in, are left as they are. Handlers that run go on; what
         becomes of their messages no longer counts. Returns when the offsets are committed, or could not be yet.
         """
+        self._check_loop()
         await self._queues.skip(ends)
 
     # --- pause and state ---------------------------------------------------------------------------------------------

@@ -23,7 +23,9 @@ class QueueChoice(Enum):
 
 
 QueueSelector: TypeAlias = Callable[[Sequence[MessageQueue], Message], MessageQueue]
-"""Picks one of the queues of the message's topic that can be sent to now, sorted by broker and number."""
+"""Picks one of the queues of the message's topic that can be sent to now, sorted by broker and number. Of an ordered
+topic they are those that its configuration names (``broker-a:4;broker-b:4``), whether their brokers are there or not.
+"""
 
 QueueTarget: TypeAlias = MessageQueue | QueueSelector | QueueChoice
 """What ``queue=`` of a send takes."""

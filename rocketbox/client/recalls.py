@@ -35,7 +35,7 @@ async def recall_by_handle(instance: MQClientInstance, group: str, text: str | N
     began = instance.clock.monotonic()
     if handle.broker_name not in instance.routes.brokers:
         with instance.clock.move_on_after(timeout):
-            await instance.route(topic)
+            await instance.route(topic, refresh=True)
     address = instance.broker_address(handle.broker_name)
     left = timeout - (instance.clock.monotonic() - began)
     if left <= 0:

@@ -55,7 +55,7 @@ from rocketbox.protocol.request_reply import (
     reply_topic,
 )
 from rocketbox.rare_log import RareLog
-from rocketbox.safe_repr import one_line
+from rocketbox.safe_repr import one_line, said_by_a_peer
 
 __all__ = ["Replier", "is_answer", "wants_reply"]
 
@@ -66,6 +66,7 @@ FIRST_PAUSE = 0.25  # seconds before all brokers are asked again, doubled each t
 LONGEST_PAUSE = 2.0  # seconds; a client that lost its connections is back within a few
 GONE_FOR = 10.0  # seconds for which nobody waits for a client that was waited for in vain: it has died, mostly
 MOST_GONE = 1_000
+MOST_LANES = 1_000  # that are kept: the cluster in whose topic a reply goes is what the request says
 MOST_PATIENT = 2  # replies to one client that hold up handlers for the whole time: it may be frozen
 IMPATIENCE = 0.5  # seconds that further ones wait to hear that it has them; they are with the broker, and may reach it
 LONGEST_ERROR = 4_000  # characters of an exception's text that are told
@@ -154,7 +155,7 @@ class Replier:
         self._told.tell(
             logging.WARNING, self._clock.monotonic(), what,
             "group %s: %s to request %s of %s did not reach who asked: %s",
-            self._group, what, request.msg_id, request.topic, error,
+            self._group, what, said_by_a_peer(request.msg_id), request.topic, error,
         )  # fmt: skip
 
     async def _send_from_handler(
@@ -255,6 +256,8 @@ class Replier:
         lane = self._prepared.get((reply.topic, broker_name))
         if lane is None or lane.address != address:
             lane = self._lanes.lane_of(MessageQueue(reply.topic, broker_name, 0), reply.topic)
+            if len(self._prepared) >= MOST_LANES:
+                self._prepared.clear()
             self._prepared[reply.topic, broker_name] = lane
         reply.template = lane.template
         now = self._clock.monotonic()
@@ -291,7 +294,7 @@ def _seconds_left(request: MessageExt, now_ms: int) -> float:
     """For how long who asked waits still, by this machine's clock; infinite where the request does not say."""
     try:
         return (request.born_timestamp_ms + int(request.properties[TTL]) - now_ms) / 1000
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, OverflowError):
         return inf
 
 

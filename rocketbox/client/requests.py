@@ -42,7 +42,6 @@ from rocketbox.protocol.request_reply import (
 
 __all__ = ["Asker", "RequestContext"]
 
-KNOWN_WITHIN = 1.0  # seconds that a request waits for the brokers to have heard of this client
 MOST_TOPICS = 1_000  # whose brokers are known to know this client
 
 
@@ -51,6 +50,20 @@ class RequestContext(SendContext):
     """The send of a request, for middlewares; what they get back is the result of the send, not the reply."""
 
     waiting: WaitingRequest | None = None
+
+
+class _RequestTries(Tries):
+    """Those of a request: one that has its reply is not sent again, or it would be carried out twice."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self, waiting: WaitingRequest, now: float, timeout: float, retries: int) -> None:
+        super().__init__(now, timeout, retries)
+        self._waiting = waiting
+
+    @property
+    def are_needless(self) -> bool:
+        return self._waiting.answered
 
 
 class Asker:
@@ -82,7 +95,7 @@ class Asker:
                         RequestContext(sender.group, [message], timeout, retries, queue, waiting=waiting)
                     )
                 else:
-                    await self._send(message, waiting, Tries(now, timeout, retries), queue)
+                    await self._send(message, waiting, _RequestTries(waiting, now, timeout, retries), queue)
             except NotDurableError:
                 pass  # it is stored; that it was not lost since is what the reply shows
             except (RemotingError, BrokerError):
@@ -108,7 +121,7 @@ class Asker:
         timeout = context.timeout
         if not isinstance(timeout, int | float) or not timeout > 0:
             raise ClientError(f"a middleware left timeout={timeout!r} in its context; a send has more than 0 seconds")
-        tries = Tries(self._clock.monotonic(), timeout, context.retries)
+        tries = _RequestTries(waiting, self._clock.monotonic(), timeout, context.retries)
         return await self._send(context.messages[0], waiting, tries, context.queue)
 
     async def _send(
@@ -144,7 +157,7 @@ class Asker:
                 self._reply_topics |= self._topics_of_replies(topic, lanes)
             return
         left = tries.deadline - self._clock.monotonic()
-        with self._clock.move_on_after(max(0.0, min(KNOWN_WITHIN, left))):
+        with self._clock.move_on_after(instance.time_to_become_known(left)):
             if not known:
                 await self._find_brokers_of_replies(topic, lanes)
             await instance.greet(instance.strangers())

@@ -18,6 +18,7 @@ Source: Apache RocketMQ 5.x ``DefaultMQPushConsumerImpl.sendMessageBack``.
 from __future__ import annotations
 
 import logging
+import zlib
 from contextlib import suppress
 from datetime import timedelta
 
@@ -27,8 +28,9 @@ from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.outcomes import DEAD_LETTER
 from rocketbox.client.sending import Sender
 from rocketbox.errors import AccessDeniedError, NotDurableError, RocketBoxError
-from rocketbox.message import MessageExt, Property, decode_properties
+from rocketbox.message import Compression, MessageExt, Property, decode_properties
 from rocketbox.protocol.codes import DLQ_PREFIX, MessageSysFlag, retry_topic
+from rocketbox.protocol.compression import sys_flag_of
 from rocketbox.rare_log import RareLog
 from rocketbox.safe_repr import one_line
 
@@ -38,6 +40,8 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_MAX_RECONSUME_TIMES = 16
 _DOING = "giving failed messages back"
+_NOTHING = zlib.compress(b""), sys_flag_of(Compression.ZLIB)  # an empty body that goes to and fro as any other
+MOST_TIMES = 2**31 - 1  # that a record, or an int of Java, can say; a sender may have written as many
 SEND_BACK_TIMEOUT = 5.0  # seconds
 FIRST_RETRY_LEVEL = 3  # 10 s; one level more with each return
 
@@ -99,7 +103,7 @@ class SendBack:
         properties = self._properties(message)
         properties.pop(Property.DELAY, None)
         properties["TIMER_DELAY_MS"] = str(milliseconds(delay))
-        properties[Property.RECONSUME_TIME] = str(message.reconsume_times + 1)
+        properties[Property.RECONSUME_TIME] = str(min(message.reconsume_times + 1, MOST_TIMES))
         properties[Property.MAX_RECONSUME_TIMES] = str(most)
         try:
             await self._send(message, properties, timed=True)
@@ -111,13 +115,16 @@ class SendBack:
         return True
 
     async def _send(self, message: MessageExt, properties: dict[str, str], *, timed: bool = False) -> None:
+        body, packing = message.received_body, _packing(message)
+        if not body:  # which no broker takes
+            body, packing = _NOTHING
         with suppress(NotDurableError):  # it is stored, as safely as that broker can
             await self._sender.send_prepared(
                 retry_topic(self._group),
-                message.received_body,
+                body,
                 properties,
                 flag=message.flag,
-                sys_flag=_packing(message),
+                sys_flag=packing,
                 timed=timed,
                 timeout=SEND_BACK_TIMEOUT,
             )
@@ -126,7 +133,7 @@ class SendBack:
     def _properties(message: MessageExt) -> dict[str, str]:
         """What a message has when it is sent to the retry topic; times of earlier deliveries are not among it."""
         properties = {
-            name: value
+            name: value.replace("\x01", " ")  # where a sender has written what no client writes
             for name, value in decode_properties(message.raw_properties).items()
             if not name.startswith("TIMER_") and name != Property.TRAN_MSG
         }
@@ -140,10 +147,10 @@ class SendBack:
         properties = self._properties(message)
         # One more than allowed is how a message that is sent, not sent back, reaches the dead-letter topic.
         tries = most + 1 if delay_level == DEAD_LETTER else message.reconsume_times + 1
-        properties[Property.RECONSUME_TIME] = str(tries)
+        properties[Property.RECONSUME_TIME] = str(min(tries, MOST_TIMES))
         properties[Property.MAX_RECONSUME_TIMES] = str(most)
         level = delay_level if delay_level > 0 else FIRST_RETRY_LEVEL + message.reconsume_times
-        properties[Property.DELAY] = str(level)
+        properties[Property.DELAY] = str(min(level, MOST_TIMES))
         try:
             await self._send(message, properties)
         except AccessDeniedError as error:

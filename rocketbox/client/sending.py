@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter, itemgetter
 from threading import get_ident
 from typing import TypeVar
 
@@ -49,6 +50,7 @@ from rocketbox.errors import (
     ClientError,
     ClientStateError,
     ConnectError,
+    HookFailedError,
     InvalidMessageError,
     LocalProtocolError,
     NoRouteError,
@@ -79,6 +81,11 @@ BUSY_CODES = frozenset(
 """Refusals that say something of the broker, not of one topic on it."""
 NEW_KEYS_WITHIN = 1.5  # seconds that a send waits for new keys whose old ones a server does not take any more
 BATCH_NUMBERS = encode_send_numbers(batch=True)
+_IN_BATCH = itemgetter(0, 1, 2)  # an element's flag, body and properties
+_SAME_IN_BATCH = attrgetter(
+    "topic", "hash_key", "wait_store_ok", "compression", "delay_level", "delay", "deliver_at"
+)  # of a message: what the rules of batches are about
+_new_tuple = tuple.__new__
 
 
 class Sender:
@@ -164,7 +171,8 @@ class Sender:
 
     def request(self, message: Message) -> SendRequest:
         """A checked message with an id of its own. Raises InvalidMessageError."""
-        if not (self.is_open and self._home.thread == get_ident()):
+        home = self._home
+        if not (self.is_open and home.thread == get_ident() and home.runs()):
             self.check_open()
         try:
             said, body = message.topic, message.body
@@ -210,7 +218,7 @@ class Sender:
                 if part.alone
                 else self.batch_of(elements[part.start : part.end], first, born),
             )
-            for part in parts_of([each.size if each.fits(most) else most + 1 for each in elements], most)
+            for part in parts_of([each.size_within(most) for each in elements], most)
         ]
 
     def element(self, message: Message, born_ms: int) -> Element:
@@ -220,7 +228,9 @@ class Sender:
             if type(body) is not bytes or not 0 < len(body) <= self.options.max_message_size:
                 check_body(message.topic, body, self.options.max_message_size)
             msg_id = self._instance.unique_ids.next(born_ms)
-            return Element(check_flag(flag) if flag else 0, body, message_properties(message, msg_id), msg_id)
+            properties = message_properties(message, msg_id)
+            # Its own __new__ is a function of Python's, which takes twice as long (benchmark "batch of 32").
+            return _new_tuple(Element, (check_flag(flag) if flag else 0, body, properties, msg_id))
         except (AttributeError, TypeError, UnicodeEncodeError) as error:
             raise wrong_message(message, error) from error
 
@@ -237,7 +247,7 @@ class Sender:
 
     def batch_of(self, elements: Sequence[Element], first: Message, born_ms: int) -> SendRequest:
         """Messages of a batch as one request; what they have alike is said by ``first``."""
-        body = encode_batch(element[:3] for element in elements)
+        body = encode_batch(map(_IN_BATCH, elements))
         # Only WAIT: a 4.9 broker appends what stands here to every element, a UNIQ_KEY would give them all one id.
         properties = encode_properties({Property.WAIT: "true" if first.wait_store_ok else "false"}) + self._mark
         code = int(RequestCode.SEND_BATCH_MESSAGE)
@@ -275,7 +285,8 @@ class Sender:
     def _check_batch(self, batch: Sequence[Message]) -> Message:
         if not batch:
             raise InvalidMessageError("a batch needs at least one message")
-        for index, message in enumerate(batch):
+        # Where all are alike in what is looked at, what holds for the first one holds for each.
+        for index, message in enumerate(batch[:1] if _are_alike(batch) else batch):
             try:
                 self._check_in_batch(message, batch[0])
             except InvalidMessageError as error:
@@ -328,7 +339,7 @@ class Sender:
         if isinstance(target, MessageQueue):
             return target
         if not isinstance(target, QueueChoice):
-            return selected(target, [lane.queue for lane in lanes.all], message)
+            return selected(target, [*lanes.queues], message)
         if target is QueueChoice.RANDOM:
             if message.hash_key is not None:
                 raise InvalidMessageError("a message has a hash_key, which chooses its queue, and queue= says RANDOM")
@@ -358,9 +369,11 @@ class Sender:
         while True:
             lanes = self.lanes.get(topic)
             if lanes is None:
-                lanes = await self._find_lanes(request, tries)
+                lanes = await self.find_lanes(topic, tries, request.msg_id)
             if queue is None and hash_key is not None:
                 queue = lanes.queue_of(hash_key)
+            if older and queue is None:
+                lanes = lanes.besides(older) or lanes
             if first is not None:
                 lane, first = first, None
             elif queue is None:
@@ -374,14 +387,7 @@ class Sender:
             request.template = lane.template
             try:
                 if request.timer:
-                    try:
-                        share = await self._until_takes_timers(request, lane, share, tries)
-                    except OlderBrokerError:
-                        older.add(lane.broker_name)
-                        first = self._lane_besides(lanes, older) if queue is None else None
-                        if first is None:
-                            raise
-                        continue
+                    share = await self._until_takes_timers(request, lane, share, tries)
                 if request.one_way:
                     await self._remoting.send_prepared_oneway(lane.address, request, timeout=share, now=tries.now)
                     result = None
@@ -394,14 +400,21 @@ class Sender:
                         raise NotDurableError(result)
             except LocalProtocolError as error:
                 raise _too_large(topic, error) from error
+            except OlderBrokerError as error:
+                older.add(lane.broker_name)
+                if queue is None and not lanes.brokers <= older:
+                    continue
+                if tries.error is None:
+                    raise
+                raise tries.end(request.msg_id) from error  # a newer broker, gone by now, may have stored it
             except (RemotingError, BrokerError, NotDurableError) as error:
                 accepted = await self._go_on_after(error, request, tries, lanes, lane, fixed=queue is not None)
                 if accepted is not None:
                     return accepted
-            except ClientStateError:  # the client was closed since the try before, which may have stored it
+            except (ClientStateError, HookFailedError) as error:
                 if tries.error is None:
                     raise
-                raise tries.end(request.msg_id) from tries.error
+                raise tries.end(request.msg_id) from error  # the try before may have stored it
             else:
                 if self._faults.known or self._faults.measures:
                     self._note_success(lane, tries)
@@ -542,12 +555,12 @@ class Sender:
         ):
             self._faults.failed(lane.broker_name, tries.now, tries.now - began)
         weak_is_final = not options.retry_another_broker_when_not_store_ok
-        if tries.goes_on_after(lane, error, weak_is_final=weak_is_final) and not for_good:
+        if tries.goes_on_after(lane, error, weak_is_final=weak_is_final) and not (for_good or tries.are_needless):
             others = not fixed and not lanes.brokers <= tries.tried
             if pause := tries.pause(others=others):
                 await clock.sleep(pause)
                 tries.now = clock.monotonic()
-            if tries.now < tries.deadline:
+            if tries.now < tries.deadline and not tries.are_needless:
                 return None
         if tries.weak is not None and options.accept_weak_ack:
             return tries.weak
@@ -573,18 +586,22 @@ class Sender:
         now = self._clock.monotonic()
         self._faults.succeeded(lane.broker_name, now, now - tries.now)
 
-    async def _find_lanes(self, request: SendRequest, tries: Tries) -> Lanes:
+    async def find_lanes(self, topic: str, tries: Tries, msg_id: str = "") -> Lanes:
+        """The topic's lanes, where they have to be asked for; ``msg_id`` is that of what was tried already.
+
+        Raises NoRouteError: there are none, or nobody told in time.
+        """
         try:
-            lanes = await self.lanes.find(request.topic, tries.deadline - tries.now)
+            lanes = await self.lanes.find(topic, tries.deadline - tries.now)
         except RocketBoxError:
             if tries.error is None:
                 raise
-            raise tries.end(request.msg_id) from tries.error  # what the tries said tells more
+            raise tries.end(msg_id) from tries.error  # what the tries said tells more
         tries.now = self._clock.monotonic()
         if tries.now >= tries.deadline:
             names = self._instance.name_servers
             detail = "the time of the send was over when it was told; nothing was sent"
-            raise NoRouteError(request.topic, names, detail, namespace=self._namespace.name)
+            raise NoRouteError(topic, names, detail, namespace=self._namespace.name)
         return lanes
 
     # --- which queue -------------------------------------------------------------------------------------------------
@@ -605,12 +622,6 @@ class Sender:
         self._turn = (turn + in_turn.index(lane)) & MAX_TURN
         faults.chosen(lane.broker_name, now)
         return lane
-
-    def _lane_besides(self, lanes: Lanes, names: set[str]) -> Lane | None:
-        """The next one in turn of other brokers than these; None when there is none."""
-        everywhere = lanes.all
-        in_turn = (everywhere[(self._turn + number) % len(everywhere)] for number in range(len(everywhere)))
-        return next((lane for lane in in_turn if lane.broker_name not in names), None)
 
     def _share(self, lane: Lane, lanes: Lanes, tries: Tries, *, fixed: bool) -> float:
         """The seconds of the try at hand. A ``fixed`` lane has no other beside it."""
@@ -641,6 +652,13 @@ class Sender:
             if last is None:
                 raise
             return last
+
+
+def _are_alike(batch: Sequence[Message]) -> bool:
+    try:
+        return [*map(_SAME_IN_BATCH, batch)].count(_SAME_IN_BATCH(batch[0])) == len(batch)
+    except (AttributeError, TypeError):  # of what is no message
+        return False
 
 
 def _of_batch(index: int, error: InvalidMessageError) -> InvalidMessageError:

@@ -43,6 +43,7 @@ from rocketbox.client.packing import TO_BE_PACKED
 from rocketbox.client.queue_choice import QueueTarget
 from rocketbox.client.sending import Sender
 from rocketbox.client.transaction_checks import CheckRoute, Question, TransactionCheckers, is_async, name_of
+from rocketbox.client.tries import Tries
 from rocketbox.errors import (
     ClientError,
     ClientStateError,
@@ -57,7 +58,7 @@ from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import CheckTransactionStateRequestHeader
 from rocketbox.protocol.prepared_sends import SendRequest, with_sys_flag
 from rocketbox.remoting.connection import Connection
-from rocketbox.safe_repr import one_line
+from rocketbox.safe_repr import also_when_unmade, one_line
 
 __all__ = ["LocalWork", "Transaction", "TransactionSendResult", "Transactions"]
 
@@ -132,7 +133,8 @@ class Transaction:
         self._told.append(told)
 
     def rollback(self) -> None:
-        """Roll back at the end, however the block is left, or whatever the work of a callback returns."""
+        """Roll back at the end, also without an exception, or whatever the work of a callback returns. Where the task
+        is cancelled it is the checker that decides, as ever."""
         self._say(LocalTransactionState.ROLLBACK)
 
     def unknown(self) -> None:
@@ -205,6 +207,7 @@ class Transaction:
             except Exception:
                 _log.exception("who was to be told of the end of a transaction to %s raised", self.message.topic)
 
+    @also_when_unmade
     def __repr__(self) -> str:
         state = "not begun" if self._result is None else "open" if self._state is None else self._state.name
         return f"Transaction({self.message.topic!r}, {state})"
@@ -235,7 +238,7 @@ class Transactions:
         self._instance = instance
         self._sender = sender
         self._send_half = send_half
-        self._greeted: set[str] = set()  # brokers that know this producer, so that they can ask it
+        self._greeted: set[str] = set()  # addresses that were told of this producer, and have not answered yet
         self._begun: WeakValueDictionary[str, Transaction] = WeakValueDictionary()  # by id; of those somebody holds
         self.checkers = TransactionCheckers(group, instance.tasks, instance.clock)
         self.on_checked: Callable[[MessageExt, str, LocalTransactionState], object] | None = None
@@ -268,9 +271,10 @@ class Transactions:
         self._sender.check_open()
         self._check(message)
         seconds = self._sender.options.send_message_timeout if timeout is None else timeout
-        await self._greet(message.topic, seconds)
+        tries = Tries(self._instance.clock.monotonic(), seconds, 0)
+        await self._become_known(message.topic, tries)
         try:
-            result = await self._send_half(transaction, timeout, queue)
+            result = await self._send_half(transaction, tries.deadline - tries.now, queue)
         except NotDurableError as error:
             transaction.has_ended(LocalTransactionState.ROLLBACK)
             await self._tell(error.result, message.topic, LocalTransactionState.ROLLBACK, None)
@@ -294,18 +298,23 @@ class Transactions:
                 f"the message to {message.topic!r} has {IMMUNITY} {immunity!r}; it must be a whole number of seconds"
             )
 
-    async def _greet(self, topic: str, timeout: float) -> None:
-        """Tell the topic's brokers of this producer, once: a heartbeat may not have come there yet."""
-        topic = self._instance.namespace.unwrap(topic)
-        lanes = self._sender.lanes.get(topic)
-        if lanes is not None and lanes.brokers <= self._greeted:
-            return
-        with self._instance.clock.move_on_after(timeout):
-            if lanes is None:
-                lanes = await self._sender.lanes.find(topic, timeout)
-            for name in sorted(lanes.brokers - self._greeted):
-                await self._instance.heartbeat_now(broker_name=name)
-                self._greeted.add(name)
+    async def _become_known(self, topic: str, tries: Tries) -> None:
+        """Tell the topic's brokers of this producer where a heartbeat may not have come there yet; each waits once."""
+        sender, instance = self._sender, self._instance
+        topic = instance.namespace.unwrap(topic)
+        lanes = sender.lanes.get(topic)
+        if lanes is None:
+            lanes = await sender.find_lanes(topic, tries)
+        strangers = instance.strangers(lanes.addresses)
+        self._greeted -= lanes.addresses.difference(strangers)  # who is known by now may become a stranger again
+        strangers = [each for each in strangers if each not in self._greeted]
+        if strangers:
+            try:
+                with instance.clock.move_on_after(instance.time_to_become_known(tries.deadline - tries.now)):
+                    await instance.greet(strangers)
+            finally:
+                self._greeted.update(strangers)
+            tries.now = instance.clock.monotonic()
 
     async def end(self, transaction: Transaction, state: LocalTransactionState, error: BaseException | None) -> None:
         """Tell the broker how a transaction has ended; never raises but what cancels."""

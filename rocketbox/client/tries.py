@@ -66,6 +66,11 @@ class Tries:
         self.error: RocketBoxError | None = None
         """Of the last try, or of the last one that may have stored the message."""
 
+    @property
+    def are_needless(self) -> bool:
+        """Whether the message is known to be stored, though no answer has told it."""
+        return False
+
     def share(self, places: int, limit: float | None) -> float:
         """The seconds of the try at hand, where so many brokers can be turned to and ``limit`` bounds one try."""
         remaining = self.deadline - self.now

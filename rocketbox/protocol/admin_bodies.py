@@ -8,16 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rocketbox.protocol.bodies import BrokerData, broker_from_json, broker_to_json
 from rocketbox.protocol.codes import MASTER_ID
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
-from rocketbox.protocol.json_values import BareKeys, as_list, as_name, as_object, as_text, dumps, dumps_bare, reading
-from rocketbox.protocol.loose_json import Steps, finish, loads_loose
-from rocketbox.protocol.registration_bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+from rocketbox.protocol.json_values import (
+    BareKeys,
+    as_list,
+    as_name,
+    as_object,
+    as_text,
+    check_size,
+    dumps,
+    dumps_bare,
+    reading,
+)
+from rocketbox.protocol.loose_json import MAX_CONTAINERS, Steps, each_in_steps, finish, loads_in_steps, loads_loose
+from rocketbox.protocol.registration_bodies import (
+    TOPIC_BYTES,
+    DataVersion,
+    TopicConfigSerializeWrapper,
+    topic_table_in_steps,
+)
 
 __all__ = [
     "ClusterInfo",
+    "cluster_info_in_steps",
     "decode_cluster_info",
     "decode_group_config",
     "decode_group_configs",
@@ -28,10 +45,18 @@ __all__ = [
     "encode_group_configs",
     "encode_topic_configs",
     "encode_topic_list",
+    "group_configs_in_steps",
+    "topic_configs_in_steps",
     "topic_list_in_steps",
+    "topic_names_in_steps",
 ]
 
 NAMES_OF_A_STEP = 2000  # of topics; one takes some 0.5 us
+GROUPS_OF_A_STEP = 200  # one takes some 5 us
+BROKERS_OF_A_STEP = 100
+CLUSTERS_OF_A_STEP = 10
+MOST_CLUSTER_BYTES = 4 << 20  # some 20,000 brokers
+GROUP_BYTES = 100  # the least of a group with its name; two objects
 
 
 @dataclass(frozen=True)
@@ -61,18 +86,30 @@ def encode_cluster_info(info: ClusterInfo) -> bytes:
 
 
 def decode_cluster_info(body: bytes) -> ClusterInfo:
+    """What the answer to code 106 says."""
+    return finish(cluster_info_in_steps(body))
+
+
+def cluster_info_in_steps(body: bytes) -> Steps[ClusterInfo]:
+    """As :func:`decode_cluster_info`; a large body in several steps."""
     with reading("a cluster's information"):
-        values = as_object(loads_loose(body))
+        check_size(body, MOST_CLUSTER_BYTES)
+        values = as_object((yield from loads_in_steps(body)))
+        brokers = list(as_object(values.get("brokerAddrTable") or {}).items())
+        clusters: dict[str, tuple[str, ...]] = {}
+        for cluster, names in as_object(values.get("clusterAddrTable") or {}).items():
+            read = yield from each_in_steps(as_list(names), as_name, NAMES_OF_A_STEP)
+            clusters[as_name(cluster)] = tuple(sorted(read))
+            if len(clusters) % CLUSTERS_OF_A_STEP == 0:
+                yield
         return ClusterInfo(
-            brokers={
-                as_name(name): broker_from_json(broker)
-                for name, broker in as_object(values.get("brokerAddrTable") or {}).items()
-            },
-            clusters={
-                as_name(cluster): tuple(sorted(map(as_name, as_list(names))))
-                for cluster, names in as_object(values.get("clusterAddrTable") or {}).items()
-            },
+            brokers=dict((yield from each_in_steps(brokers, _named_broker, BROKERS_OF_A_STEP))), clusters=clusters
         )
+
+
+def _named_broker(entry: tuple[str, Any]) -> tuple[str, BrokerData]:
+    name, broker = entry
+    return as_name(name), broker_from_json(broker)
 
 
 def encode_topic_list(topics: Sequence[str]) -> bytes:
@@ -92,8 +129,15 @@ def topic_list_in_steps(topics: Sequence[str]) -> Steps[bytes]:
 
 
 def decode_topic_list(body: bytes) -> list[str]:
+    """The names in the answer to code 206."""
+    return finish(topic_names_in_steps(body))
+
+
+def topic_names_in_steps(body: bytes) -> Steps[list[str]]:
+    """As :func:`decode_topic_list`; a large body in several steps."""
     with reading("a list of topics"):
-        return list(map(as_text, as_list(as_object(loads_loose(body)).get("topicList"))))
+        names = as_list(as_object((yield from loads_in_steps(body))).get("topicList"))
+        return list((yield from each_in_steps(names, as_text, NAMES_OF_A_STEP)))
 
 
 def encode_topic_configs(wrapper: TopicConfigSerializeWrapper) -> bytes:
@@ -110,15 +154,16 @@ def encode_topic_configs(wrapper: TopicConfigSerializeWrapper) -> bytes:
 
 
 def decode_topic_configs(body: bytes) -> TopicConfigSerializeWrapper:
+    """The topics in the answer to code 21."""
+    return finish(topic_configs_in_steps(body))
+
+
+def topic_configs_in_steps(body: bytes) -> Steps[TopicConfigSerializeWrapper]:
+    """As :func:`decode_topic_configs`; a large body in several steps."""
     with reading("a table of topics"):
-        values = as_object(loads_loose(body))
-        return TopicConfigSerializeWrapper(
-            {
-                name: TopicConfig.from_json({"topicName": name, **as_object(topic)})
-                for name, topic in as_object(values.get("topicConfigTable") or {}).items()
-            },
-            DataVersion.from_json(as_object(values.get("dataVersion") or {})),
-        )
+        values = as_object((yield from loads_in_steps(body, max(MAX_CONTAINERS, len(body) // TOPIC_BYTES))))
+        topics = yield from topic_table_in_steps(values)
+        return TopicConfigSerializeWrapper(topics, DataVersion.from_json(as_object(values.get("dataVersion") or {})))
 
 
 def encode_group_config(group: SubscriptionGroupConfig) -> bytes:
@@ -143,9 +188,18 @@ def encode_group_configs(groups: Iterable[SubscriptionGroupConfig], version: Dat
 
 
 def decode_group_configs(body: bytes) -> dict[str, SubscriptionGroupConfig]:
+    """The groups in the answer to code 201, by their names."""
+    return finish(group_configs_in_steps(body))
+
+
+def group_configs_in_steps(body: bytes) -> Steps[dict[str, SubscriptionGroupConfig]]:
+    """As :func:`decode_group_configs`; a large body in several steps."""
     with reading("a table of groups"):
-        table = as_object(as_object(loads_loose(body)).get("subscriptionGroupTable") or {})
-        return {
-            name: SubscriptionGroupConfig.from_json({"groupName": name, **as_object(group)})
-            for name, group in table.items()
-        }
+        values = as_object((yield from loads_in_steps(body, max(MAX_CONTAINERS, 2 * len(body) // GROUP_BYTES))))
+        table = list(as_object(values.get("subscriptionGroupTable") or {}).items())
+        return dict((yield from each_in_steps(table, _named_group, GROUPS_OF_A_STEP)))
+
+
+def _named_group(entry: tuple[str, Any]) -> tuple[str, SubscriptionGroupConfig]:
+    name, group = entry
+    return name, SubscriptionGroupConfig.from_json({"groupName": name, **as_object(group)})

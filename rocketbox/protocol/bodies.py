@@ -26,11 +26,12 @@ from rocketbox.protocol.json_values import (
     as_name,
     as_object,
     as_text,
+    check_size,
     dumps,
     dumps_bare,
     reading,
 )
-from rocketbox.protocol.loose_json import Steps, each_in_steps, finish, loads_in_steps, loads_loose
+from rocketbox.protocol.loose_json import Steps, each_in_steps, finish, loads_in_steps
 from rocketbox.protocol.tags import SubscriptionData
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "TopicRouteData",
     "broker_from_json",
     "broker_to_json",
+    "consumer_list_in_steps",
     "decode_consumer_list",
     "decode_heartbeat",
     "decode_lock_batch_request",
@@ -55,17 +57,22 @@ __all__ = [
     "encode_lock_batch_response",
     "encode_topic_route",
     "heartbeat_in_steps",
+    "locked_queues_in_steps",
     "lock_request_in_steps",
     "lock_response_in_steps",
     "ordered_queues",
+    "topic_route_in_steps",
 ]
 
 ResultT = TypeVar("ResultT")
 EnumT = TypeVar("EnumT", bound=Enum)
 GROUPS_OF_A_STEP = 100  # and subscriptions; one takes some 5 us
 QUEUES_OF_A_STEP = 300
+BROKERS_OF_A_STEP = 100
 MOST_QUEUES = 65_536  # of a topic on all its brokers; who consumes has a task and some kilobytes for each
 MOST_ROUTE_BYTES = 2 << 20  # some 10,000 brokers; Java's kind of JSON takes microseconds for each of its words
+MOST_MEMBERS_BYTES = 4 << 20  # some 60,000 of a group
+MOST_LOCKED_BYTES = 12 << 20  # MOST_QUEUES of a topic, with 145 characters for its name and that of the broker
 MOST_ADDRESSES = 10_000  # of machines, of all brokers of a route
 TEXTS_OF_A_STEP = 3000
 
@@ -240,8 +247,15 @@ def encode_consumer_list(client_ids: Iterable[str]) -> bytes:
 
 def decode_consumer_list(body: bytes) -> list[str]:
     """The client ids in the answer to code 38."""
+    return finish(consumer_list_in_steps(body))
+
+
+def consumer_list_in_steps(body: bytes) -> Steps[list[str]]:
+    """As :func:`decode_consumer_list`; a large body in several steps."""
     with reading("a list of consumers"):
-        return [as_text(one) for one in as_list(as_object(loads_loose(body)).get("consumerIdList"))]
+        check_size(body, MOST_MEMBERS_BYTES)
+        values = as_list(as_object((yield from loads_in_steps(body))).get("consumerIdList"))
+        return list((yield from each_in_steps(values, as_text, TEXTS_OF_A_STEP)))
 
 
 @dataclass(frozen=True)
@@ -309,8 +323,15 @@ def lock_response_in_steps(queues: Sequence[MessageQueue]) -> Steps[bytes]:
 
 def decode_lock_batch_response(body: bytes) -> list[MessageQueue]:
     """The queues that the answer to code 41 says are locked."""
+    return finish(locked_queues_in_steps(body))
+
+
+def locked_queues_in_steps(body: bytes) -> Steps[list[MessageQueue]]:
+    """As :func:`decode_lock_batch_response`; a large body, or one of many queues, in several steps."""
     with reading("an answer to a lock request"):
-        return [_queue_from_json(one) for one in as_list(as_object(loads_loose(body)).get("lockOKMQSet"))]
+        check_size(body, MOST_LOCKED_BYTES)
+        values = as_list(as_object((yield from loads_in_steps(body))).get("lockOKMQSet"))
+        return list((yield from each_in_steps(values, _queue_from_json, QUEUES_OF_A_STEP)))
 
 
 # --- routes ------------------------------------------------------------------------------------------------------
@@ -385,13 +406,18 @@ def decode_topic_route(body: bytes) -> TopicRouteData:
     """The route in the answer to code 105. One that would fill the memory, as it names more queues or machines than
     any cluster has, is none.
     """
+    return finish(topic_route_in_steps(body))
+
+
+def topic_route_in_steps(body: bytes) -> Steps[TopicRouteData]:
+    """As :func:`decode_topic_route`; a large body in several steps."""
     with reading("a route"):
-        if len(body) > MOST_ROUTE_BYTES:
-            raise ValueError(f"it has {len(body)} bytes, and {MOST_ROUTE_BYTES} is the most")
-        values = as_object(loads_loose(body))
+        check_size(body, MOST_ROUTE_BYTES)
+        values = as_object((yield from loads_in_steps(body)))
+        queue_datas, broker_datas = as_list(values.get("queueDatas")), as_list(values.get("brokerDatas"))
         data = TopicRouteData(
-            queue_datas=tuple(map(_queues_from_json, as_list(values.get("queueDatas")))),
-            broker_datas=tuple(map(broker_from_json, as_list(values.get("brokerDatas")))),
+            queue_datas=(yield from each_in_steps(queue_datas, _queues_from_json, QUEUES_OF_A_STEP)),
+            broker_datas=(yield from each_in_steps(broker_datas, broker_from_json, BROKERS_OF_A_STEP)),
             order_topic_conf=as_text(order) if (order := values.get("orderTopicConf")) is not None else None,
         )
         _check_queues([queues.read_queue_nums for queues in data.queue_datas])

@@ -28,6 +28,7 @@ from typing import Any, Final
 
 from rocketbox.errors import LocalProtocolError, RemoteProtocolError
 from rocketbox.protocol.codes import CLIENT_VERSION, MAX_BINARY_CODE, LanguageCode, SerializeType
+from rocketbox.safe_repr import also_when_unmade
 
 __all__ = [
     "ONEWAY_FLAG",
@@ -58,6 +59,7 @@ _MIN_BINARY_HEADER_BYTES = _BINARY_HEAD_BYTES + 4  # + ext size
 
 MOST_FIELDS: Final = 1_000  # of one header; requests have up to 20, and some that users add
 _LONG_HEADER_BYTES = 16_384  # no more fit into it than are read in some milliseconds
+_MOST_BYTES_REPLACED = 262_144  # of a header that is no UTF-8: what stands for each wrong byte takes time
 _MOST_BYTES_BESIDE_TEXTS = 4 * MOST_FIELDS
 
 _TO_TEXT: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
@@ -197,6 +199,7 @@ class RemotingCommand:
             *_, self._language, self._version, self._remark, self._ext_fields = _parse_json(header)
         self._header = None
 
+    @also_when_unmade
     def __repr__(self) -> str:
         kind = "response" if self.is_response else "oneway" if self.is_oneway else "request"
         return f"RemotingCommand({kind} code={self.code} opaque={self.opaque}, {len(self.body)} body bytes)"
@@ -353,12 +356,13 @@ def _parse_binary(header: bytes) -> tuple[int, int, str | None, dict[str, str]]:
     """Language, version, remark and ext fields. Zero-length values are Java's null and left out; the last name wins."""
     _code, language, version, _opaque, _flag, remark_bytes = _BINARY_HEAD.unpack_from(header)
     at = _BINARY_HEAD_BYTES + remark_bytes
-    remark = header[_BINARY_HEAD_BYTES:at].decode("utf-8", "replace") or None
-    at += 4
     size = len(header)
+    errors = "replace" if size <= _MOST_BYTES_REPLACED else "strict"
     fields: dict[str, str] = {}
     short, long = _SHORT.unpack_from, _SIZE.unpack_from
     try:
+        remark = header[_BINARY_HEAD_BYTES:at].decode("utf-8", errors) or None
+        at += 4
         for _ in range(MOST_FIELDS):
             if at >= size:
                 break
@@ -368,10 +372,12 @@ def _parse_binary(header: bytes) -> tuple[int, int, str | None, dict[str, str]]:
             if value_end > size:
                 raise RemoteProtocolError(f"an ext field ends at byte {value_end} of a {size}-byte header")
             if value_end > value_at and name_end > at + 2:
-                fields[header[at + 2 : name_end].decode("utf-8", "replace")] = header[value_at:value_end].decode(
-                    "utf-8", "replace"
+                fields[header[at + 2 : name_end].decode("utf-8", errors)] = header[value_at:value_end].decode(
+                    "utf-8", errors
                 )
             at = value_end
+    except UnicodeDecodeError:
+        raise RemoteProtocolError(f"a header of {size} bytes is not UTF-8") from None
     except struct.error as error:
         raise RemoteProtocolError(f"the ext fields of a binary header break off at byte {at}") from error
     if at < size:
@@ -413,8 +419,11 @@ def _scan_json(header: bytes) -> tuple[int, int, int] | None:
     if seen is not None and digits.isdigit() and len(digits) < 10 and digits[0] != 48:
         _last_json = key[0] + b",", key[1], key[2], *seen
         return seen[0], int(digits), seen[1]
+    tail_at = header.rfind(b',"flag":')
+    if len(header) - tail_at > _LONG_HEADER_BYTES:  # a remark so long that it would hold up the loop
+        return None
     head = _JSON_HEAD.match(header)
-    tail = _JSON_TAIL.match(header, header.rfind(b',"flag":'))
+    tail = _JSON_TAIL.match(header, tail_at)
     if head is None or tail is None:
         return None
     flag, digits = tail.groups()
@@ -433,7 +442,9 @@ def _parse_json(header: bytes) -> tuple[int, int, int, int, int, str | None, dic
     if len(header) > _LONG_HEADER_BYTES:
         _check_few_values(header)
     try:
-        values = json.loads(header.decode("utf-8", "replace"))
+        values = json.loads(header.decode("utf-8", "replace" if len(header) <= _MOST_BYTES_REPLACED else "strict"))
+    except UnicodeDecodeError:
+        raise RemoteProtocolError(f"a header of {len(header)} bytes is not UTF-8") from None
     except (ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"a header of {len(header)} bytes is not JSON") from error
     if not isinstance(values, dict):

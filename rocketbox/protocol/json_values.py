@@ -14,7 +14,18 @@ from typing import Any
 
 from rocketbox.errors import RemoteProtocolError
 
-__all__ = ["BareKeys", "as_int", "as_list", "as_name", "as_object", "as_text", "dumps", "dumps_bare", "reading"]
+__all__ = [
+    "BareKeys",
+    "as_int",
+    "as_list",
+    "as_name",
+    "as_object",
+    "as_text",
+    "check_size",
+    "dumps",
+    "dumps_bare",
+    "reading",
+]
 
 
 LONGEST_NAME = 1000  # characters; a topic's has up to 127, or 255
@@ -32,6 +43,12 @@ def reading(what: str) -> Iterator[None]:
         yield
     except (ValueError, TypeError, AttributeError, KeyError, IndexError, struct.error, zlib.error) as error:
         raise RemoteProtocolError(f"{what} cannot be read: {error or type(error).__name__}") from None
+
+
+def check_size(body: bytes, most: int) -> None:
+    """Raises ValueError for a body that is larger than what it says could make it."""
+    if len(body) > most:
+        raise ValueError(f"it has {len(body)} bytes, and {most} is the most")
 
 
 def _kind(value: Any) -> str:

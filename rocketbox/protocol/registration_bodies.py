@@ -165,15 +165,20 @@ def registration_in_steps(
         if version < VERSION_3_0_11:
             values = {"topicConfigSerializeWrapper": values}
         wrapper = as_object(values.get("topicConfigSerializeWrapper") or {})
-        table = as_object(wrapper.get("topicConfigTable") or {})
-        topics = yield from each_in_steps(list(table.items()), _named_topic, TOPICS_OF_A_STEP)
         return RegisterBrokerBody(
             TopicConfigSerializeWrapper(
-                dict(zip(table, topics, strict=True)),
+                (yield from topic_table_in_steps(wrapper)),
                 DataVersion.from_json(as_object(wrapper.get("dataVersion") or {})),
             ),
             (yield from each_in_steps(as_list(values.get("filterServerList")), as_text, TEXTS_OF_A_STEP)),
         )
+
+
+def topic_table_in_steps(wrapper: Mapping[str, Any]) -> Steps[dict[str, TopicConfig]]:
+    """The topics of a ``TopicConfigSerializeWrapper`` by their names, so many in a step."""
+    table = as_object(wrapper.get("topicConfigTable") or {})
+    topics = yield from each_in_steps(list(table.items()), _named_topic, TOPICS_OF_A_STEP)
+    return dict(zip(table, topics, strict=True))
 
 
 def _named_topic(entry: tuple[str, Any]) -> TopicConfig:

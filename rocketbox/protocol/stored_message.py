@@ -19,6 +19,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +62,7 @@ _HEAD_LIKE = struct.Struct(">iII8sqqiq24s12si")  # as _HEAD_V4, in which neighbo
 _ELEMENT = struct.Struct(">iiiii")
 V6_FLAGS = int(MessageSysFlag.BORNHOST_V6 | MessageSysFlag.STOREHOST_V6)
 COMPRESSED = int(MessageSysFlag.COMPRESSED)
+_OFFSET = struct.Struct(">20xq")  # of a record: the queue offset
 INNER_BATCH = int(MessageSysFlag.NEED_UNWRAP | MessageSysFlag.INNER_BATCH)
 SHORTEST_TOPIC_OF_V2 = 128  # bytes; shorter topics are written as v1
 MAX_TOPICS_KEPT = 1000
@@ -224,31 +226,38 @@ def _encoded_topic(topic: str) -> bytes:
 
 
 def decode_messages(
-    buffer: bytes, broker_name: str = "", *, decompress: bool = True, max_body_bytes: int = MAX_BODY_BYTES
+    buffer: bytes,
+    broker_name: str = "",
+    *,
+    decompress: bool = True,
+    max_body_bytes: int = MAX_BODY_BYTES,
+    below: int | None = None,
 ) -> list[MessageExt]:
     """The messages in a buffer of records back to back, as pulls and queries answer.
 
-    Compressed bodies are unpacked, to at most ``max_body_bytes`` each, unless ``decompress`` is False. Raises
-    RemoteProtocolError when the buffer is anything else.
+    Compressed bodies are unpacked, to at most ``max_body_bytes`` each, unless ``decompress`` is False. ``below`` is as
+    for :func:`decode_some_messages`. Raises RemoteProtocolError when the buffer is anything else.
     """
-    return _decode(buffer, broker_name, decompress, max_body_bytes, None)[0]
+    return _decode(buffer, broker_name, decompress, max_body_bytes, None, below)[0]
 
 
 def decode_some_messages(
-    buffer: bytes, broker_name: str = "", *, max_body_bytes: int = MAX_BODY_BYTES
+    buffer: bytes, broker_name: str = "", *, max_body_bytes: int = MAX_BODY_BYTES, below: int | None = None
 ) -> tuple[list[MessageExt], bool]:
     """As many of the messages in a buffer as unpack to little more than ``max_body_bytes``, and whether that is all.
 
     There is one at least, if the buffer has any. Kilobytes may hold many bodies that claim to be as large as may be.
+    ``below`` is the queue offset behind all of them, if it is known: no inner batch takes what lies there.
     """
-    return _decode(buffer, broker_name, True, max_body_bytes, max_body_bytes)
+    return _decode(buffer, broker_name, True, max_body_bytes, max_body_bytes, below)
 
 
 def _decode(
-    buffer: bytes, broker_name: str, decompress: bool, max_body_bytes: int, room: int | None
+    buffer: bytes, broker_name: str, decompress: bool, max_body_bytes: int, room: int | None, below: int | None
 ) -> tuple[list[MessageExt], bool]:
     """The messages, and whether there was ``room`` for all that they unpack to."""
     messages: list[MessageExt] = []
+    batches: list[tuple[int, int, MessageExt]] = []  # where they begin among the messages, their number, the record
     append = messages.append
     position, end = 0, len(buffer)
     unpack = _HEAD_V4.unpack_from
@@ -280,14 +289,32 @@ def _decode(
             buffer, position, broker_name=broker_name, decompress=decompress, max_body_bytes=max_body_bytes
         )
         if decompress and message.sys_flag & INNER_BATCH == INNER_BATCH:
-            messages += _unwrap(message)
+            unwrapped = _unwrap(message) or [message]
+            batches.append((len(messages), len(unwrapped), message))
+            messages += unwrapped
         else:
             append(message)
         if room is not None:  # what is taken by the fast path is no larger than it came
             room -= len(message.body)
-            if room <= 0:
-                return messages, position >= end
-    return messages, True
+            if room <= 0 and position < end:
+                with suppress(struct.error):  # what is no record there is found when it is read
+                    below = _OFFSET.unpack_from(buffer, position)[0]
+                break
+    if batches:
+        _wrap_again(messages, batches, below)
+    return messages, position >= end
+
+
+def _wrap_again(messages: list[MessageExt], batches: list[tuple[int, int, MessageExt]], below: int | None) -> None:
+    """Take for one message what has not the places that its messages would have, before the next one or ``below``.
+
+    Brokers before 5.0 look at no flags, so anybody who may send can say that his message is a batch. To consume its
+    messages would be to pass over those of others that have their places.
+    """
+    for start, count, record in reversed(batches):
+        behind = messages[start + count].queue_offset if start + count < len(messages) else below
+        if behind is not None and record.queue_offset + count > behind:
+            messages[start : start + count] = [record]
 
 
 def decode_message(

@@ -38,6 +38,7 @@ from rocketbox.remoting.signing import (
     SigningKey,
     signed_values,
 )
+from rocketbox.safe_repr import also_when_unmade
 
 __all__ = ["Credentials", "RequestSigner", "beginning_of"]
 
@@ -85,6 +86,8 @@ class Credentials:
             fix = "give it one, such as timezone.utc"
             findings.append(Finding("Credentials.expires_at has no time zone", fix=fix))
         if findings:
+            values.clear()  # what shows the variables of a failure shows none of them
+            value = None
             raise ConfigurationError(findings)
 
     @property
@@ -97,6 +100,11 @@ class Credentials:
         """What must not be shown: both keys and the token."""
         return frozenset({self.access_key, self.secret_key, self.security_token} - {None})  # type: ignore[arg-type]
 
+    def __eq__(self, other: object) -> bool:
+        """Written out, for pytest tells the fields of what a dataclass compares by itself."""
+        return vars(self) == vars(other) if type(other) is type(self) else NotImplemented
+
+    @also_when_unmade
     def __repr__(self) -> str:
         return f"Credentials({self.who})"
 
@@ -132,6 +140,7 @@ class RequestSigner:
         self._prepared.clear()
         self.credentials = credentials
 
+    @also_when_unmade
     def __repr__(self) -> str:
         return f"RequestSigner({self.credentials.who if self.credentials is not None else 'no keys yet'})"
 

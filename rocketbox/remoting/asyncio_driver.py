@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import ipaddress
 import logging
 import socket
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import cast
 
 from rocketbox.errors import OtherLoopError
 from rocketbox.loops import callbacks_in_asyncio, context_of_callbacks
 from rocketbox.rare_log import RareLog
 from rocketbox.remoting.connection import Connection, Opened
+from rocketbox.remoting.host_names import connected_socket, first_connected
 from rocketbox.waiters import Waiter
 
 __all__ = ["AsyncioDriver", "accept", "connect", "is_running", "why_lost"]
@@ -30,7 +29,6 @@ _log = logging.getLogger(__name__)
 BACKLOG = 1_024
 ACCEPT_PAUSE = 1.0  # seconds without accepting when descriptors or memory have run out
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-HAPPY_EYEBALLS_DELAY = 0.25  # seconds until the next address of a name is tried as well (RFC 8305)
 
 
 class AsyncioDriver(asyncio.BufferedProtocol):
@@ -154,26 +152,18 @@ def is_running() -> bool:
 
 async def connect(host: str, port: int, driver: AsyncioDriver) -> Connection:
     """Connect a driver to host. Raises OSError."""
-    loop = asyncio.get_running_loop()
-    # For a single address there is nothing to race, and a race that is cancelled as it is won leaks its socket (3.11).
-    # uvloop knows no race: it tries the addresses of a name one after another.
-    races = isinstance(loop, asyncio.BaseEventLoop) and not _is_address(host)
-    connecting = partial(loop.create_connection, lambda: driver, host, port)
+    connected = await first_connected(host, port, connected_socket, _close)
     try:
         with callbacks_in_asyncio():
-            await (connecting(happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY) if races else connecting())
+            await asyncio.get_running_loop().create_connection(lambda: driver, sock=connected)
         return await driver.connected()
     except BaseException:
         driver.give_up()
         raise
 
 
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+async def _close(connected: socket.socket) -> None:
+    connected.close()
 
 
 async def accept(bound: socket.socket, make_driver: Callable[[], AsyncioDriver]) -> None:

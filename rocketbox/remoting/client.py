@@ -39,7 +39,7 @@ from rocketbox.remoting.connection import Connection, Driver, RemotingOptions, R
 from rocketbox.remoting.network import Network, TcpNetwork, format_address, parse_address, reason_of
 from rocketbox.remoting.role import AnswerTaker
 from rocketbox.remoting.sweep_times import IDLE_SWEEP_INTERVAL, SweepTimes
-from rocketbox.safe_repr import said_by_a_peer
+from rocketbox.safe_repr import also_when_unmade, said_by_a_peer
 from rocketbox.tasks import SupervisedTask, Supervisor
 from rocketbox.waiters import Waiter, make_waiter
 
@@ -274,7 +274,7 @@ class RemotingClient:
         """Raise OtherLoopError, naming who uses it, in another loop than its own. For prepared sends, which are hot,
         who prepares them sees to it."""
         home = self.home
-        if home.thread != get_ident() and self._started and not home.is_here():
+        if (home.thread != get_ident() or not home.runs()) and self._started and not home.is_here():
             raise OtherLoopError(user, home.name, current_thread().name)
 
     def check_end(self, user: str) -> None:
@@ -304,6 +304,7 @@ class RemotingClient:
         if connection is not None:
             connection.close()
 
+    @also_when_unmade
     def __repr__(self) -> str:
         return f"<RemotingClient {list(self._connections.values())}>"
 

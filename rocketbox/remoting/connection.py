@@ -41,6 +41,7 @@ from rocketbox.remoting.peer_requests import PeerRequests
 from rocketbox.remoting.role import GONE, AnswerTaker, Driver, RequestGuard, RequestHandler, Role, RunHandler
 from rocketbox.remoting.sweep_times import IDLE_SWEEP_INTERVAL
 from rocketbox.remoting.waiting_line import WaitingLine
+from rocketbox.safe_repr import also_when_unmade
 
 __all__ = [
     "Connection",
@@ -164,6 +165,7 @@ class Connection:
         """Seconds in which an answer was awaited all the time and nothing at all came in."""
         return self._monotonic() - max(self._last_read, self._awaited_since) if self._waiters else 0.0
 
+    @also_when_unmade
     def __repr__(self) -> str:
         state = "open" if self._close_reason is None else f"closed ({self._close_reason})"
         details = [f"{len(self._waiters)} requests in flight", f"{len(self._line)} in line"]

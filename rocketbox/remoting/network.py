@@ -25,6 +25,7 @@ from rocketbox.clock import RealClock
 from rocketbox.remoting import asyncio_driver
 from rocketbox.remoting.asyncio_driver import AsyncioDriver
 from rocketbox.remoting.connection import Connection, Opened
+from rocketbox.remoting.host_names import Address, addresses_of, first_connected
 from rocketbox.remoting.stream_driver import ByteStream, StreamDriver
 from rocketbox.remoting.tls import HandshakeError
 from rocketbox.remoting.tls_advice import TO_CLIENTS, TlsAdvice
@@ -157,7 +158,7 @@ class TcpNetwork:
             connection = await asyncio_driver.connect(host, port, driver)
             connection.if_never_answered = "" if tls is not None else self._if_silent
             return connection
-        stream = _TcpStream(await anyio.connect_tcp(host, port))
+        stream = _TcpStream(await first_connected(host, port, _connected_stream, anyio.aclose_forcefully))
         if tls is None or context is None:
             connection = _start(stream, opened, tasks)
             connection.if_never_answered = self._if_silent
@@ -172,7 +173,7 @@ class TcpNetwork:
         return _start(stream, opened, tasks, encrypted)
 
     async def listen(self, host: str, port: int, opened: Opened, tasks: Supervisor) -> Listener:
-        family, address = await _resolve(host, port)
+        family, address = await _address_to_listen_on(host, port)
         tls = self._accepted_tls
         if tls is not None:
             tasks.start("look at TLS files", tls.follow, RealClock())
@@ -233,12 +234,19 @@ def _listen_on_asyncio(
     return _StreamListener((host, port), close)
 
 
-async def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
-    """The address to listen on: of a name with several addresses its IPv4 one, as the rest of a cluster expects it."""
-    flags = socket.AI_PASSIVE
-    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
-    family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
-    return family, address
+async def _connected_stream(address: Address) -> anyio.abc.SocketStream:
+    _, (host, port, *more) = address
+    scope = more[1] if more else 0  # of an IPv6 address that is good on one link alone
+    try:
+        return await anyio.connect_tcp(f"{host}%{scope}" if scope else host, port)
+    except OSError as error:  # anyio's own, which says why by its cause
+        raise error.__cause__ if isinstance(error.__cause__, OSError) else error from None
+
+
+async def _address_to_listen_on(host: str, port: int) -> Address:
+    """Of a name with several addresses its IPv4 one, as the rest of a cluster expects it; of an empty one, all."""
+    found = await addresses_of(host, port, passive=True)
+    return min(found, key=lambda address: address[0] != socket.AF_INET)
 
 
 def _bind(family: socket.AddressFamily, address: Any) -> socket.socket:

@@ -14,6 +14,7 @@ from functools import cached_property
 
 from rocketbox.protocol.codes import CLIENT_VERSION, LanguageCode, SerializeType
 from rocketbox.protocol.framing import MAX_FRAME_BYTES, MAX_HEADER_BYTES, BodyLimits
+from rocketbox.remoting.read_turns import PAUSE
 
 __all__ = ["RemotingOptions"]
 
@@ -66,6 +67,8 @@ class RemotingOptions:
     """The most bytes of a request's body, where ``max_request_bodies`` does not name its code."""
     max_request_bodies: Mapping[int, int] = field(default_factory=dict)
     """The most bytes of a request's body, by code. Larger ones are answered with the number and are not kept."""
+    read_pause: float = PAUSE
+    """How long requests with large answers pause between their turns while others are answered (``read_turns``)."""
 
     @cached_property
     def body_limits(self) -> BodyLimits:

@@ -26,22 +26,26 @@ if TYPE_CHECKING:
 __all__ = ["ANSWER_BYTES_PER_TURN", "LULL", "MAX_RUNNING_READS", "MAX_WAITING_READS", "PAUSE", "ReadTurns"]
 
 ANSWER_BYTES_PER_TURN: Final = 256 << 10  # the largest answer to a pull: about 0.2 ms of reading, copying and writing
-PAUSE: Final = 0.001  # seconds: then reads have about a quarter of the loop's time
+PAUSE: Final = 0.001  # seconds: then reads have about a quarter of the loop's time. 0: they only go round the loop
 LULL: Final = 0.01  # seconds without an answer to others: then there are none
 MAX_RUNNING_READS: Final = 16  # of one connection, in threads: their answers are not yet known to be taken by the peer
 MAX_WAITING_READS: Final = 16  # of one connection; with more of them a server stops reading from it
 
 
 class ReadTurns:
-    """The budget of one server; ``codes`` are the requests that wait when it is spent. :meth:`run` is its task."""
+    """The budget of one server; ``codes`` are the requests that wait when it is spent. :meth:`run` is its task.
 
-    def __init__(self, codes: Set[int], clock: Clock) -> None:
+    ``pause`` is how many seconds reads pause between their turns as long as others are answered.
+    """
+
+    def __init__(self, codes: Set[int], clock: Clock, pause: float = PAUSE) -> None:
         self.codes = codes
         self.written = 0
         """The bytes of all answers so far."""
         self.spent = False
         """Whether reads have to wait for the next turn."""
         self._clock = clock
+        self._pause = pause
         self._begun_at = 0  # what was written when the turn began
         self._line: dict[PeerRequests, None] = {}  # in order
         self._woken = anyio.Event()
@@ -79,7 +83,7 @@ class ReadTurns:
                     others_until = now + LULL
                 if now < others_until:
                     served = self.written
-                    await self._clock.sleep(PAUSE)
+                    await self._clock.sleep(self._pause)
                     if self.written != served:
                         others_until = self._clock.monotonic() + LULL
                 self.spent = False

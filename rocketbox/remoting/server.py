@@ -34,6 +34,7 @@ from rocketbox.remoting.hooks import RequestHook
 from rocketbox.remoting.network import Listener, Network, TcpNetwork, format_address, reason_of
 from rocketbox.remoting.read_turns import ReadTurns
 from rocketbox.remoting.sweep_times import SweepTimes
+from rocketbox.safe_repr import also_when_unmade
 from rocketbox.tasks import Supervisor
 
 __all__ = ["ListenError", "RemotingServer"]
@@ -96,7 +97,7 @@ class RemotingServer:
         self._handshakes = SharedBytes(self.options.max_handshakes, self._give_up_handshake)
         self._half_frames = SharedBytes(self.options.max_half_frame_bytes, self._give_up_half_frame)
         self._unread = SharedBytes(self.options.max_unread_bytes, self._give_up_unread)
-        self._read_turns = ReadTurns(reads, clock)
+        self._read_turns = ReadTurns(reads, clock, self.options.read_pause)
         self._sweeps = SweepTimes(clock, self.options.sweep_interval)
         self._role = Role(
             accepted=True,
@@ -167,6 +168,7 @@ class RemotingServer:
     ) -> bool | None:
         return await self._stack.__aexit__(kind, error, trace)
 
+    @also_when_unmade
     def __repr__(self) -> str:
         where = "not listening" if self._listener is None else self.address
         return f"<RemotingServer {where}, {len(self.connections)} connections>"

@@ -101,6 +101,10 @@ class TlsOptions:
     def __post_init__(self) -> None:
         check_options(self)
 
+    def __eq__(self, other: object) -> bool:
+        """Written out, for pytest tells the fields of what a dataclass compares by itself, the password too."""
+        return vars(self) == vars(other) if type(other) is type(self) else NotImplemented
+
     @property
     def files(self) -> tuple[Path, ...]:
         """What is read, in a fixed order."""

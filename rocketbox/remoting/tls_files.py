@@ -14,7 +14,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rocketbox.blocking import run_blocking
+from rocketbox.blocking import run_briefly
 from rocketbox.clock import Clock
 from rocketbox.errors import ConfigurationError
 from rocketbox.remoting.tls import (
@@ -50,7 +50,7 @@ class FollowedContext:
         if self._files and not self._looking:
             self._looking = True
             try:
-                await run_blocking(self.look_now)
+                await run_briefly(self.look_now)
             finally:
                 self._looking = False
         return self.current

@@ -16,11 +16,26 @@ import anyio.lowlevel
 
 from rocketbox.protocol.loose_json import Steps
 
-__all__ = ["Turns"]
+__all__ = ["Turns", "read_in_turns"]
 
 ResultT = TypeVar("ResultT")
 
 OWNERS = 8  # with as many as they may have, that take all of the room
+
+
+async def read_in_turns(steps: Steps[ResultT]) -> ResultT:
+    """What the body of a frame says; of a large one with turns of others between the steps: 4 MB that are no ordinary
+    JSON take seconds, in which the loop would stand still.
+
+    Raises RemoteProtocolError as the steps do.
+    """
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: ResultT = done.value
+            return result
+        await anyio.lowlevel.checkpoint()
 
 
 class Turns:
@@ -65,13 +80,8 @@ class Turns:
         try:
             await self._begin(owner)
             try:
-                while True:
-                    await anyio.lowlevel.checkpoint()
-                    try:
-                        next(steps)
-                    except StopIteration as done:
-                        result: ResultT = done.value
-                        return result
+                await anyio.lowlevel.checkpoint()
+                return await read_in_turns(steps)
             finally:
                 self._call_next()
         finally:

@@ -16,11 +16,13 @@ from typing import Any, TypeVar
 
 import anyio
 from anyio.from_thread import BlockingPortal
+from anyio.lowlevel import checkpoint_if_cancelled
 from pyspark.sql import DataFrame, SparkSession
 
 from rocketbox.clock import Clock
-from rocketbox.errors import ClientStateError
+from rocketbox.errors import ClientStateError, RocketBoxError
 from rocketbox.loops import call_soon_from_thread
+from rocketbox.safe_repr import safe_repr
 from rocketbox.spark.batch import SparkBatch
 from rocketbox.spark.body_formats import is_foreign
 from rocketbox.spark.deliveries import Delivery
@@ -28,10 +30,20 @@ from rocketbox.spark.listener_options import SparkListenerOptions
 from rocketbox.spark.servers import Servers
 from rocketbox.spark.signature import SparkSignature
 
-__all__ = ["BatchCall", "beans_for", "delivery_of"]
+__all__ = ["BatchCall", "FunctionEndedError", "beans_for", "delivery_of"]
 
 ResultT = TypeVar("ResultT")
 Job = Callable[[], None]
+
+
+class FunctionEndedError(RocketBoxError):
+    """A function, or a bean that it takes, raised what would end its thread or the process."""
+
+    def __init__(self, function: str, error: BaseException) -> None:
+        super().__init__(
+            f"{function} raised {safe_repr(error)}, which is no Exception: its batch has failed, and the service goes "
+            "on (app.shutdown() is what ends it)"
+        )
 
 
 class _Jobs:
@@ -121,8 +133,29 @@ class BatchCall:
         ``servers`` are those that the batch was read from, ``extent`` is what it reads of each queue, where that is
         known.
 
-        Raises what the function raises, and InvalidRowError where ``on_invalid`` is ``fail``.
+        Raises what the function raises, FunctionEndedError where that is no Exception, and InvalidRowError where
+        ``on_invalid`` is ``fail``.
         """
+        try:
+            return self._call(rows, batch, attempt, query_id, portal, servers, extent or {})
+        except Exception:
+            raise
+        except BaseException as error:
+            raise self._ended(error) from error
+
+    def _ended(self, error: BaseException) -> FunctionEndedError:
+        return FunctionEndedError(self._signature.function.__qualname__, error)
+
+    def _call(
+        self,
+        rows: DataFrame,
+        batch: int,
+        attempt: int,
+        query_id: str,
+        portal: BlockingPortal,
+        servers: Servers,
+        extent: Mapping[str, tuple[int, int]],
+    ) -> Any:
         session = rows.sparkSession
         is_async = self._signature.is_async
         jobs = _Jobs(None if is_async else "batch.run is for async functions; in this one, call the function itself")
@@ -134,7 +167,7 @@ class BatchCall:
                 group=self._options.group,
                 attempt=attempt,
                 spark=session,
-                extent=extent or {},
+                extent=extent,
                 runner=partial(self._run_in, jobs),
             ),
             SparkSession: session,
@@ -151,8 +184,14 @@ class BatchCall:
         has_ended = f"batch {batch} of Spark listener {self._options.group} has ended, and runs nothing more"
 
         async def run() -> Any:
-            self.coroutine = call()
-            return await self.coroutine
+            try:
+                self.coroutine = call()
+                return await self.coroutine
+            except (Exception, KeyboardInterrupt, GeneratorExit):
+                raise
+            except BaseException as error:
+                await checkpoint_if_cancelled()  # what the stop cancels stays cancelled
+                raise self._ended(error) from error
 
         try:
             ended = portal.start_task_soon(run)

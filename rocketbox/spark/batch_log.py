@@ -53,16 +53,45 @@ class BatchLog:
     def last_planned(self) -> PlannedBatch | None:
         """The batch that was planned last; None before the first one.
 
-        Raises CheckpointError for a checkpoint that is damaged: Spark would not go on from it either.
+        Raises CheckpointError for a checkpoint that is damaged: Spark would not go on from it either. Nor from one of
+        which a part was removed, with which Spark would: it gives it another query's id where ``metadata`` lacks, and
+        plans batches anew under ids that were done where ``offsets`` do.
         """
-        self._parsed("metadata")
+        query = self.query_id()
         planned, done = self._numbers("offsets"), self._numbers("commits")
         if done:
             self._parsed(f"commits/{max(done)}", version=True)
-        if not planned:
+        if query is None and (planned or done):
+            raise self._damaged("metadata", "and there are batches", "is missing")
+        last = max(planned, default=-1)
+        if (last_done := max(done, default=-1)) > last:
+            raise self._damaged(f"offsets/{last_done}", "and there is its file in commits", "is missing")
+        return PlannedBatch(last, self.end(last), last == last_done) if planned else None
+
+    def query_id(self) -> str | None:
+        """That of its query; None where no query has begun. Raises CheckpointError."""
+        found = self._parsed("metadata")
+        if found is None:
             return None
-        last = max(planned)
-        return PlannedBatch(last, self.end(last), last in done)
+        if not isinstance(found[0], dict) or not isinstance(found[0].get("id"), str):
+            raise self._damaged("metadata", "it has no id")
+        return str(found[0]["id"])
+
+    def check_query(self, known: str) -> None:
+        """Raise CheckpointError where it is not, or no longer, that of the query with this id."""
+        if (found := self.query_id()) == known:
+            return
+        became = "it is empty" if found is None else f"it is that of query {found}"
+        raise CheckpointError(
+            f"the checkpoint {self._root.toString()} was that of query {known}, and now {became}: somebody has removed "
+            "or replaced it while its listener ran. Another query would deliver anew what this one has read, or leave "
+            "out what it has not. Put it back, or start the service again to begin anew: with starting_offsets=group "
+            "that goes on where the group stands"
+        )
+
+    def is_done(self, batch: int) -> bool:
+        """Whether Spark has written down that a batch is."""
+        return bool(self._files.exists(self._path(f"commits/{batch}")))
 
     def end(self, batch: int) -> Any:
         """Where a batch ends, as its source wrote it; None when that is not known (any more)."""
@@ -91,8 +120,12 @@ class BatchLog:
             if text is None:
                 return 1
             noted = json.loads(text)
-            return int(noted["attempts"]) if noted["batch"] == planned.id else 1
-        except (ValueError, KeyError, TypeError) as error:
+            if noted["batch"] != planned.id:
+                return 1
+            if type(count := noted["attempts"]) is not int or count < 0:
+                raise ValueError(f"attempts is {count!r}, no whole number from 0 on")
+            return count
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             _log.warning("%s of checkpoint %s cannot be read, so batch %d counts as tried once: %s",
                          ATTEMPTS, self._root.toString(), planned.id, error)  # fmt: skip
             return 1
@@ -151,9 +184,9 @@ class BatchLog:
         except ValueError as error:
             raise self._damaged(name, str(error)) from error
 
-    def _damaged(self, name: str, why: str) -> CheckpointError:
+    def _damaged(self, name: str, why: str, how: str = "is cut or was written over") -> CheckpointError:
         return CheckpointError(
-            f"the checkpoint {self._root.toString()} is damaged, its file {name} is cut or was written over ({why}): "
+            f"the checkpoint {self._root.toString()} is damaged, its file {name} {how} ({why}): "
             "restore it from a copy, or begin anew: with starting_offsets=group that goes on where the group stands "
             f"({RESET})"
         )

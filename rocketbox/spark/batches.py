@@ -3,6 +3,9 @@
 Spark calls on a thread of py4j's, and commits the batch when that call returns; what is raised ends the query without
 a commit. So a batch that must not be committed (the application stops, the lease is lost) is refused by raising.
 
+The text of what is raised stands in Spark's UI and event log, and in the properties of dead letters, where the masks of
+this process's log do not reach: secrets of the settings are taken out of it before.
+
 How the function itself is called is ``batch_call``'s.
 """
 
@@ -11,6 +14,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -35,7 +39,7 @@ from rocketbox.spark.query_options import OnFailedBatch
 from rocketbox.spark.servers import Servers
 from rocketbox.spark.signature import SparkSignature
 
-__all__ = ["BatchFailedTooOftenError", "BatchRunner", "RefusedError"]
+__all__ = ["BatchFailedTooOftenError", "BatchRunner", "MaskedError", "RefusedError"]
 
 _log = logging.getLogger(__name__)
 
@@ -48,10 +52,14 @@ class BatchFailedTooOftenError(Exception):
     """A batch has used up its attempts, the last of which ended with its process."""
 
 
+class MaskedError(Exception):
+    """What a function has raised, as Spark may be told of it: with a secret in its text taken out."""
+
+
 class BatchRunner:
     """Calls one function with batches; ``beans`` give its other arguments, ``delivery`` its rows.
 
-    ``succeeded`` is called behind each batch that is done.
+    ``succeeded`` is called behind each batch that is done. ``mask`` takes secrets out of text that leaves the process.
     """
 
     def __init__(
@@ -64,6 +72,7 @@ class BatchRunner:
         admin: Admin,
         clock: Clock,
         succeeded: Callable[[], None],
+        mask: Callable[[str], str] | None = None,
     ) -> None:
         self.failure: BaseException | None = None
         """What ended the query that runs, as it was raised: Spark hands on its text only."""
@@ -82,9 +91,12 @@ class BatchRunner:
         self._admin = admin
         self._clock = clock
         self._succeeded = succeeded
+        self._mask = mask
         self._ranges: list[QueueRange] | None = None  # what the batch reads, where the checkpoint says so
         self._refusing = self._interrupted = self._cancelled = False
         self._cut_short: tuple[int, int] | None = None
+        self._not_tried: tuple[int, int] | None = None  # a batch, and its attempts without one that is taken back
+        self._failed: tuple[int, Exception] | None = None  # what the function raised last in a batch that is given up
         self._thread: int | None = None
 
     def begin(
@@ -99,6 +111,8 @@ class BatchRunner:
         self._log, self._lease, self._portal, self._servers = log, lease, portal, servers
         self._pending = -1 if planned is None or planned.done else planned.id
         self._tried = log.attempts(planned)
+        if self._not_tried is not None and self._not_tried[0] == self._pending:  # perhaps it could not be written down
+            self._tried = min(self._tried, self._not_tried[1])
         self._last_end = (-1, None) if planned is None else (planned.id, planned.end)
 
     def refuse(self) -> None:
@@ -116,19 +130,30 @@ class BatchRunner:
     def take_back(self) -> None:
         """Count an attempt for none where a stop has cut it short, or its rows could not be read: see ``_is_excused``.
 
+        So where the function has done the batch, and Spark has not written that down (its disk is full).
+
         Not on the thread that called the function: Spark interrupts that one when it stops the query.
         """
         cut, self._cut_short = self._cut_short, None
         if cut is None:
-            return
+            if self.done < 0 or self.done != self.attempt[0] or self._is_committed(self.done):
+                return
+            cut = self.attempt
         batch, attempt = cut
+        self._not_tried = batch, attempt - 1
         try:
             self._log.note(batch, attempt - 1)
         except Exception as error:
             _log.warning(
-                "an attempt of batch %d of Spark listener %s was cut short, and counts: %s",
+                "an attempt of batch %d of Spark listener %s was cut short, and counts once this process has ended: %s",
                 batch, self._options.group, in_words(error),
             )  # fmt: skip
+
+    def _is_committed(self, batch: int) -> bool:
+        try:
+            return self._log.is_done(batch)
+        except Exception:  # its Java process is gone: mostly it is
+            return True
 
     def hangs_at(self) -> str | None:
         """The line of the function's that is at work now, or waits."""
@@ -153,10 +178,23 @@ class BatchRunner:
             self.failure = error
             if self._is_excused(error):
                 self._cut_short = (batch, attempt)
+            if (masked := self._masked(error)) is not None:
+                raise masked from None
             raise
         finally:
             self._thread = None
             self.idle.set()
+
+    def _masked(self, error: BaseException) -> MaskedError | None:
+        """What Spark is given in place of an error whose text, or whose cause's, holds a secret."""
+        if self._mask is None or not isinstance(error, Exception):
+            return None
+        text = "".join(traceback.format_exception(error))
+        return None if self._mask(text) == text else MaskedError(self._told(error))
+
+    def _told(self, error: BaseException) -> str:
+        text = in_words(error)
+        return text if self._mask is None else self._mask(text)
 
     def _is_excused(self, error: BaseException) -> bool:
         """Whether neither the batch nor the function is to blame for the end of an attempt."""
@@ -173,7 +211,7 @@ class BatchRunner:
         if most is not None and attempt > most and self._options.on_failed_batch is OnFailedBatch.FAIL:
             self._give_up(batch)
             raise self._never_ended(batch, attempt)
-        self.attempt = (batch, attempt)
+        self.attempt, self._not_tried = (batch, attempt), None
         if attempt > 1 or batch == self._pending:  # of which a note may stand there that it was not tried
             self._log.note(batch, attempt)
 
@@ -202,8 +240,15 @@ class BatchRunner:
     def _deliver(self, rows: DataFrame, batch: int, attempt: int) -> None:
         most = self._options.max_batch_attempts
         if most is not None and attempt > most:
-            self._dead_letter(rows, batch, self._never_ended(batch, attempt))
-            return
+            failed = self._failed if self._failed is not None and self._failed[0] == batch else None
+            self._dead_letter(rows, batch, self._never_ended(batch, attempt) if failed is None else failed[1])
+        else:
+            self._attempt(rows, batch, attempt)
+        self._portal.call(self._lease.confirm)  # another driver may have read it by now
+
+    def _attempt(self, rows: DataFrame, batch: int, attempt: int) -> None:
+        """Call the function; dead letters where that was the last time."""
+        most = self._options.max_batch_attempts
         if self._options.persist:
             rows.persist()
         try:
@@ -214,11 +259,11 @@ class BatchRunner:
             if self._options.on_failed_batch is OnFailedBatch.FAIL:
                 self._give_up(batch)
                 raise
+            self._failed = batch, error  # the reason also where its dead letters are sent by a later attempt
             self._dead_letter(rows, batch, error)
         finally:
             if self._options.persist:
                 rows.unpersist()
-        self._portal.call(self._lease.confirm)  # another driver may have read it by now
 
     def _dead_letter(self, rows: DataFrame, batch: int, error: Exception) -> None:
         self._portal.call(self._lease.confirm)
@@ -228,13 +273,14 @@ class BatchRunner:
             lost = remains.gone_in_words()
             rows = frame_of(rows.sparkSession, remains.there, self._servers, self._options.selector_expression)
         if self._ranges is None or remains.there:
-            number = self._delivery.dead_letter(rows, in_words(error), self._servers)
+            number = self._delivery.dead_letter(rows, self._told(error), self._servers)
         _log.error(
             "batch %d of Spark listener %s has failed %d times (max_batch_attempts): %d messages of it are in "
             "%%DLQ%%%s%s",
             batch, self._options.group, self._options.max_batch_attempts, number, self._options.group,
             f"; {lost}" if lost else "", exc_info=error,
         )  # fmt: skip
+        self._failed = None
 
     def _call(self, rows: DataFrame, batch: int, attempt: int) -> None:
         query_id = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")

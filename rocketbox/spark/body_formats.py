@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from rocketbox.avro_bodies import AvroBodies
+from rocketbox.body_memory import BodyMemory, BodyTooLargeError
 from rocketbox.spark.option_values import OptionValues, SourceOption
 
 __all__ = ["CONTENT_TYPE", "READ_FORMAT_OPTIONS", "WRITE_FORMAT_OPTIONS", "BodyFormat", "body_format_of", "is_foreign"]
@@ -48,8 +49,9 @@ READ_FORMAT_OPTIONS = (
         "bodyFormat",
         "What bodies are: `json` (or whatever else they are: they stay as they are), `messagepack`, `avro` or "
         "`protobuf`. Of the others `body` is JSON text, or null where a body is none, and `_error` says why; so is "
-        "one of more than 16 MiB, or of which more than 64 MiB of JSON would come. A message "
-        "that says that it is JSON (property `contentType`) is left as it is.",
+        "one of more than 16 MiB, or of which more than 64 MiB of JSON would come, or "
+        "whose records, arrays and maps would take more than 256 MiB of memory. A message that says that "
+        "it is JSON (property `contentType`) is left as it is.",
         "`json`",
     ),
     *_OF_FORMATS,
@@ -94,7 +96,8 @@ class BodyFormat(ABC):
                 raise _too_long()
             return text
         except Exception as error:  # the library's own, RecursionError: a body may hold anything
-            told = f": {error}" if isinstance(error, _WrongBodyError) else f" ({type(error).__name__})"
+            in_words = isinstance(error, _WrongBodyError | BodyTooLargeError)
+            told = f": {error}" if in_words else f" ({type(error).__name__})"
             raise ValueError(f"its body of {len(body)} bytes is no {self.content_type}{told}") from None
 
     def to_body(self, value: Any) -> bytes:
@@ -128,7 +131,10 @@ class MessagePackFormat(BodyFormat):
         return type(self), ()
 
     def read(self, body: bytes) -> Any:
-        return self._msgpack.unpackb(body, strict_map_key=False, timestamp=3, ext_hook=_unknown_extension)
+        counted = BodyMemory().counted
+        return self._msgpack.unpackb(
+            body, strict_map_key=False, timestamp=3, ext_hook=_unknown_extension, list_hook=counted, object_hook=counted
+        )
 
     def write(self, value: Any) -> bytes:
         body: bytes = self._msgpack.packb(value)
@@ -189,7 +195,7 @@ class ProtobufFormat(BodyFormat):
         return type(self), self._made_of
 
     def read(self, body: bytes) -> Any:
-        return self._plain(self._type.FromString(body), _Room(LONGEST_JSON))
+        return self._plain(self._type.FromString(body), _Room())
 
     def write(self, value: Any) -> bytes:
         message = self._json.ParseDict(value, self._type(), descriptor_pool=self._pool)
@@ -208,14 +214,14 @@ class ProtobufFormat(BodyFormat):
             if not field.has_presence or message.HasField(field.name):
                 room.take(len(field.name) + len('"":0,'))
                 found[field.name] = self._field(field, getattr(message, field.name), room)
-        return found
+        return room.counted(found)
 
     def _field(self, field: Any, value: Any, room: _Room) -> Any:
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             of = field.message_type.fields_by_name["value"]
-            return {_key(key): self._one(of, each, room) for key, each in value.items()}
+            return room.counted({_key(key): self._one(of, each, room) for key, each in value.items()})
         if _is_repeated(field):
-            return [self._one(field, each, room) for each in value]
+            return room.counted([self._one(field, each, room) for each in value])
         return self._one(field, value, room)
 
     def _one(self, field: Any, value: Any, room: _Room) -> Any:
@@ -267,10 +273,11 @@ class _WrongBodyError(ValueError):
 
 
 class _Room:
-    """For what becomes of a body, which ends before it fills the memory."""
+    """For what becomes of a body, in JSON and in memory, which ends before it fills that."""
 
-    def __init__(self, most: int) -> None:
-        self._left = most
+    def __init__(self) -> None:
+        self._left = LONGEST_JSON
+        self.counted = BodyMemory().counted
 
     def take(self, characters: int) -> None:
         self._left -= characters

@@ -55,14 +55,25 @@ def in_use(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _locked(folder: Path, how: int) -> Iterator[None]:
+    """Another folder may take this one's place until it is locked: then that is the one that is meant."""
     file = folder / "rocketbox" / "in-use"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+    while True:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+            if _is_at(descriptor, file):
+                yield
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _is_at(descriptor: int, file: Path) -> bool:
     try:
-        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(descriptor)
+        return os.path.samestat(os.fstat(descriptor), file.stat())
+    except FileNotFoundError:
+        return False
 
 
 def read_checkpoint(folder: Path) -> CheckpointContent:

@@ -25,7 +25,7 @@ from rocketbox.clock import Clock
 from rocketbox.errors import ClientError, NoRouteError, RemoteProtocolError, RocketBoxError
 from rocketbox.message import MAX_PROPERTIES_BYTES, Message, MessageQueue, Property, encode_properties
 from rocketbox.protocol.codes import MessageSysFlag, dlq_topic
-from rocketbox.protocol.stored_message import decode_messages
+from rocketbox.protocol.stored_message import INNER_BATCH, decode_messages
 from rocketbox.spark.group_topics import make_group_topic
 from rocketbox.spark.offsets import in_words
 from rocketbox.spark.outgoing import DEDUP_KEY, RowError, digest_of
@@ -158,17 +158,28 @@ async def ensure_topic(admin: Admin, lot: Sequence[DeadLetter], clock: Clock) ->
 
 
 async def fetch_body(admin: Admin, letter: DeadLetter) -> tuple[bytes, int] | None:
-    """The body as the broker has it, and the flags that say how it is compressed; None: it is deleted, or damaged."""
+    """The body as the broker has it, and the flags that say how it is compressed; None: it is deleted, or damaged.
+
+    That of a message within an inner batch has none: what is compressed there is the batch.
+    """
     queue, offset = letter.queue, letter.queue_offset
     pulled = await admin.pull_records(queue, offset, 1)
     try:
         messages = decode_messages(pulled.records, queue.broker_name, decompress=False)
+        if any(message.sys_flag & INNER_BATCH == INNER_BATCH for message in messages):
+            messages = decode_messages(pulled.records, queue.broker_name, below=pulled.next_begin_offset)
     except RemoteProtocolError:
         return None
     for message in messages:
         if message.queue_offset == offset:
             packing = message.sys_flag & (MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_MASK)
             return message.body, int(packing)
-    if pulled.next_begin_offset <= offset and pulled.min_offset <= offset:
+    if pulled.min_offset > offset:
+        if await admin.min_offset(queue) <= offset:  # as its master says: a replica may begin later
+            raise ClientError(
+                f"{in_words(queue)} has message {offset}, and the machine that was asked has none before "
+                f"{pulled.min_offset}"
+            )
+    elif pulled.next_begin_offset <= offset:
         raise ClientError(f"{in_words(queue)} ends at {pulled.max_offset}, and its message {offset} was read before")
     return None

@@ -17,8 +17,9 @@ from rocketbox.errors import RocketBoxError
 from rocketbox.message import MessageQueue
 from rocketbox.rare_log import RareLog
 from rocketbox.spark.asking import ask_each
+from rocketbox.spark.loss import SETTLE, SETTLE_PAUSE
 from rocketbox.spark.offsets import QueueOffsets
-from rocketbox.spark.selection import MissingTopicError, Selection
+from rocketbox.spark.selection import NOT_READABLE, MissingTopicError, Selection
 from rocketbox.spark.worker_client import UNREACHABLE, gather, may_pass
 
 __all__ = ["Ends", "SilenceError"]
@@ -114,6 +115,23 @@ class Ends:
         self.seen = self.seen or bool(self.last)
         return self.last
 
+    async def has_lost_queues(self, admin: Admin) -> bool:
+        """Whether queues that are asked for have left the route, or do within seconds.
+
+        A name server hears of a topic's queues and permission a moment after their broker keeps to them.
+        """
+        known, since = frozenset(self._queues), self._clock.monotonic()
+        while True:
+            try:
+                left = not known.issubset((await self._selection.queues(admin)).queues)
+            except UNREACHABLE:  # no name server answers now
+                left = False
+            if left or self._clock.monotonic() - since >= SETTLE:
+                break
+            await self._clock.sleep(SETTLE_PAUSE)
+        self._asked_at = -math.inf
+        return left
+
     @property
     def complete(self) -> bool:
         """Whether nothing was missing, and all queues have answered."""
@@ -150,7 +168,7 @@ class Ends:
         fresh_for = MISSING_FOR if not self._complete else PATTERN_FOR if self._selection.pattern else ROUTES_FOR
         if self._clock.monotonic() - self._asked_at < fresh_for:
             return self._queues
-        queues, missing = await self._selection.queues(admin)
+        queues, missing, closed = await self._selection.queues(admin)
         if missing and not self._waits_for_topic and not self._was_complete:
             raise MissingTopicError(
                 f"{'; '.join(missing)} at name server {self._name_server}", "create it, or say missingTopic=wait"
@@ -162,6 +180,14 @@ class Ends:
             )  # fmt: skip
         else:
             self._told.over("missing")
+        if closed:
+            self._told.tell(
+                logging.WARNING, self._clock.monotonic(), "closed",
+                "%s: %s %s %s; read when there is one", self._selection, ", ".join(closed),
+                "has" if len(closed) == 1 else "have", NOT_READABLE,
+            )  # fmt: skip
+        else:
+            self._told.over("closed")
         self._complete = not missing
         self._was_complete = self._was_complete or self._complete
         self._queues = queues

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from rocketbox.client import Admin
 from rocketbox.clock import Clock
+from rocketbox.errors import NoRouteError
 from rocketbox.message import MessageQueue
 from rocketbox.spark.offsets import QueueRange, in_words
 from rocketbox.spark.servers import Servers
@@ -53,11 +54,17 @@ async def remains_of(admin: Admin, ranges: Sequence[QueueRange], clock: Clock) -
     """What can still be read of ranges. Raises what the client raises when a broker does not answer."""
     wanted = [piece.queue for piece in ranges if piece]
 
+    async def of(topic: str) -> list[MessageQueue]:
+        try:
+            return await admin.queues(topic)
+        except NoRouteError:  # it was deleted, or its brokers are away
+            return []
+
     async def queues() -> list[MessageQueue]:
-        found = await gather(admin.queues, {queue.topic for queue in wanted})
+        found = await gather(of, {queue.topic for queue in wanted})
         return [queue for each in found.values() for queue in each]
 
-    taken = frozenset(await taken_of(wanted, queues, clock))
+    taken = frozenset(await taken_of(admin, wanted, queues, clock))
     ends = await gather(lambda queue: _ends(admin, queue), [queue for queue in wanted if queue not in taken])
     there: list[QueueRange] = []
     gone: list[QueueRange] = []

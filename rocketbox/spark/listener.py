@@ -133,6 +133,7 @@ class SparkListenerContainer:
             admin=self._admin,
             clock=clock,
             succeeded=self._batch_is_done,
+            mask=instance.options.mask,
         )
         self._watch = TopicWatch(self._admin, options.group, options.topic, clock)
         self._java = JavaWatch(options.group, clock)
@@ -147,6 +148,7 @@ class SparkListenerContainer:
         self._has_begun = False  # the query of this round: else it could not
         self._was_stopped = False  # by this listener, whose lease was lost; else its last query has ended by itself
         self._noted_in: BatchLog | None = None  # the checkpoint that names this driver
+        self._query_id: str | None = None  # of the query that has begun last
         self._has_stood_back = False  # somebody whose lease brokers have forgotten would have shown
         self._took_over: bool | None = None  # the checkpoint is to be looked at: was another driver seen to read it?
 
@@ -377,6 +379,8 @@ class SparkListenerContainer:
             return None
         log = await self._threads.run(BatchLog, session, checkpoint_location(self.options.checkpoint))
         planned = await self._threads.run(log.last_planned)
+        if self._query_id is not None:
+            await self._threads.run(log.check_query, self._query_id)
         if self._took_over is not None:  # also where a step behind the lease has failed the last time
             is_new_to_its_group = await self._check_checkpoint(planned, self._took_over)
             if is_new_to_its_group and not self._took_over and not self._has_stood_back:
@@ -399,7 +403,7 @@ class SparkListenerContainer:
         self._has_begun = True
         run_id = ""
         try:
-            run_id = await self._threads.run(lambda: str(query.runId))
+            self._query_id, run_id = await self._threads.run(lambda: (str(query.id), str(query.runId)))
             await self._threads.run(follow, session, run_id, self._position.moves)
             if self._has_stopped():  # while it started: nobody else knows of it
                 await self._stop.drain(session, query, LAST_BATCH)

@@ -100,6 +100,10 @@ def _lacking(values: Mapping[str, Any], columns: Sequence[str], has_schema: bool
     needed: dict[str, tuple[str, ...]] = {"a schema": ("body",)} if has_schema else {}
     if (on_invalid := values["on_invalid"]) in _NEEDED_FOR:
         needed[f"on_invalid {on_invalid.value}"] = _NEEDED_FOR[on_invalid]
+    elif has_schema:
+        needed["a schema"] = ("body", ERROR)
+    elif "body" in columns:  # a message that has none of it would neither be counted nor told
+        needed["body"] = (ERROR,)
     for what, names in needed.items():
         if missing := [name for name in names if name not in columns]:
             yield f"{what} needs {', '.join(missing)}, which columns and includeProperties leave out"

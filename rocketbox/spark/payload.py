@@ -35,7 +35,7 @@ def payload_columns(rows: DataFrame, schema: Any, mode: Literal["PERMISSIVE", "F
 
     ``rows`` are those of the data source ``rocketmq``; ``schema`` is what :func:`~rocketbox.spark.schema.body_schema`
     takes. PERMISSIVE keeps bodies that do not fit as rows with ``_corrupt``; FAILFAST fails the job that meets one,
-    with the place of the message. Raises SchemaError.
+    or a message that could not be read, with the place of the message. Raises SchemaError.
     """
     shape = schema if isinstance(schema, BodySchema) else body_schema(schema)
     text = f.col("body").cast("string")
@@ -49,7 +49,8 @@ def payload_columns(rows: DataFrame, schema: Any, mode: Literal["PERMISSIVE", "F
     columns = f.struct(*(f.col(PARSED).getField(name).alias(name) for name in shape.json.names)).cast(kind)
     body = f.when(fits, columns)
     if mode == "FAILFAST":
-        body = body.otherwise(f.raise_error(_place()).cast(kind))
+        why = f.when(f.col(BODY).isNull(), _unread(bool(error))).otherwise(_misfit())
+        body = f.when(fits & f.col(BODY).isNotNull(), columns).otherwise(f.raise_error(why).cast(kind))
     corrupt = f.when(~fits, f.make_valid_utf8(f.col(BODY)))
     found = whole.select(body.alias(PARSED), corrupt.alias(CORRUPT), *error, MESSAGE)
     return found.select(
@@ -71,13 +72,24 @@ def reason_of(columns: list[str]) -> Column:
     return f.coalesce(f.col(ERROR), misfit) if ERROR in columns else misfit
 
 
+def _misfit() -> Column:
+    return f.concat(
+        f.lit("the body of the message at "), _place(), f.lit(" does not fit the schema: "),
+        f.substring(f.make_valid_utf8(f.col(BODY)), 1, 200),
+    )  # fmt: skip
+
+
+def _unread(has_error: bool) -> Column:
+    """Why a message has no body: there is none that was sent without."""
+    none = f.lit("it has no body, and the column _error, which says why, was left out")
+    why = f.coalesce(f.col(ERROR), none) if has_error else none
+    return f.concat(f.lit("the message at "), _place(), f.lit(" could not be read: "), why)
+
+
 def _place() -> Column:
     message = f.col(MESSAGE)
     parts = [message.getField(name).cast("string") for name in ("topic", "broker_name", "queue_id", "queue_offset")]
-    return f.concat(
-        f.lit("the body of the message at "), f.concat_ws("/", *parts), f.lit(" does not fit the schema: "),
-        f.substring(f.make_valid_utf8(f.col(BODY)), 1, 200),
-    )  # fmt: skip
+    return f.concat_ws("/", *parts)
 
 
 def _fits(shape: t.StructType) -> Column:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from rocketbox.client import Admin
 from rocketbox.clock import Clock
-from rocketbox.errors import ClientError
+from rocketbox.errors import BrokerError, ClientError, RocketBoxError
 from rocketbox.message import MessageQueue
 from rocketbox.spark.asking import ask_each
 from rocketbox.spark.checkpoint import QueueProgress, StreamOffset
@@ -23,15 +24,14 @@ from rocketbox.spark.limits import FewRows, Turns, limit_bytes, limit_rows
 from rocketbox.spark.looking import row_bytes
 from rocketbox.spark.offsets import QueueOffsets, QueueRange, in_words
 from rocketbox.spark.options import SourceOptions
+from rocketbox.spark.selection import unreadable_at
 from rocketbox.spark.starting import PlaceKind, resolve, within
 from rocketbox.spark.taken_away import TakenAway
-from rocketbox.spark.worker_client import gather, patiently
+from rocketbox.spark.worker_client import gather, may_be_closed, may_pass, patiently
 
 __all__ = ["StreamProgress", "ranges_between"]
 
 _log = logging.getLogger(__name__)
-
-SURE_FOR = 10.0  # seconds after which a queue that has grown is compared again, also over the same connection
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,11 @@ class StreamProgress:
         self._clock = clock
         self.ends = Ends(options.selection, options.name_server, clock, waits_for_topic=options.waits_for_topic)
         self._taken_away = TakenAway(options.selection, clock, fails=options.fail_on_data_loss)
-        self._same: dict[MessageQueue, tuple[float, object]] = {}
-        """When each queue was last seen to be the one of the checkpoint, and over which connection."""
-        self._absent: frozenset[tuple[str, str]] = frozenset()
-        """Topics, with their brokers, that the checkpoint has and that no name server names."""
+        self._same: dict[MessageQueue, object] = {}
+        """Over which connection each queue was last seen to be the one of the checkpoint."""
+        self._absent: dict[tuple[str, str], bool] = {}
+        """Topics, with their brokers, that the checkpoint has and that have no queue to read; whether they are there.
+        """
         self._target: QueueOffsets | None = None
         self._turns = Turns()
         least = options.min_offsets_per_trigger
@@ -91,6 +92,15 @@ class StreamProgress:
         return [queue for queue, target in (self._target or {}).items() if known.get(queue, -1) < target]
 
     async def _next(self, admin: Admin, start: StreamOffset, limited: bool) -> StreamOffset:
+        try:
+            return await self._planned(admin, start, limited)
+        except BrokerError as refusal:
+            # What the route has for some seconds more: the rest is read when that is known.
+            if not may_be_closed(refusal) or not await self.ends.has_lost_queues(admin):
+                raise
+            return start
+
+    async def _planned(self, admin: Admin, start: StreamOffset, limited: bool) -> StreamOffset:
         self._check_ownership(start)
         self.ends.seen = self.ends.seen or bool(start.queues)
         if self._target is None:
@@ -99,26 +109,33 @@ class StreamProgress:
             last = dict(self._target)
         connections = {queue: admin.connection_to(queue) for queue in last}
         present = dict.fromkeys(self.ends.away, 0) | last
-        self._tell_absent(start, present)
+        await self._tell_absent(admin, start, present)
         await self._taken_away.look(admin, start, present)
         for queue in self.ends.away:
             self._same.pop(queue, None)  # whoever comes back in its place has to show who it is
-        unsure = [queue for queue in last if queue in start.queues and self._unsure(admin, queue, start, last[queue])]
+        unsure = [
+            queue
+            for queue, end in last.items()
+            if queue in start.queues and (not self._seen(admin, queue) or end < start.queues[queue].next)
+        ]
         silent = await self.check(admin, {queue: start.queues[queue] for queue in unsure})
         backlog = await self._backlog(admin, start, {q: end for q, end in last.items() if q not in silent})
         moved = backlog.last if not limited else await self._limit(admin, backlog)
         return await self._with_witnesses(admin, start, backlog.first, moved, connections)
 
-    def _tell_absent(self, start: StreamOffset, present: Collection[MessageQueue]) -> None:
-        """Tell, once each time, what has no route: the topic was deleted, or its broker has gone, perhaps for ever.
+    async def _tell_absent(self, admin: Admin, start: StreamOffset, present: Collection[MessageQueue]) -> None:
+        """Tell, once each time, what has no queue to read: it may not be read, was deleted, or its broker has gone.
 
-        Which of these it is, and often whether anything was unread, nobody can know: it is no reason to end.
+        Which of the last two it is, and often whether anything was unread, nobody can know: it is no reason to end.
         """
         if not present:  # that is told where it is asked for
             return
         there = {(queue.topic, queue.broker_name) for queue in present}
-        absent = frozenset((queue.topic, queue.broker_name) for queue in start.queues) - there
-        for topic, broker in sorted(absent - self._absent):
+        absent = {(queue.topic, queue.broker_name) for queue in start.queues} - there
+        new = absent - self._absent.keys()
+        closing = await gather(partial(_closed_at, admin), {topic for topic, _ in new})
+        closed = {(topic, broker): broker in at for topic, broker in new if (at := closing[topic]) is not None}
+        for topic, broker in sorted(closed):
             ends = self.ends.last
             unread = sum(
                 max(0, ends.get(queue, 0) - progress.next)
@@ -128,28 +145,28 @@ class StreamProgress:
             known = (
                 f"{unread} messages of it were not read" if unread else "whether it has unread messages is not known"
             )
+            if closed[topic, broker]:
+                _log.warning(
+                    "topic %s may not be read at broker %s any more (by its permission, or readQueueNums); %s, and the "
+                    "rest is read on without it until it may", topic, broker, known,
+                )  # fmt: skip
+                continue
             _log.warning(
                 "topic %s of broker %s, which was read before, has no route: the broker is away, or the topic was "
                 "deleted there; %s, and the rest is read on without it until it is back", topic, broker, known,
             )  # fmt: skip
-        for topic, broker in sorted(self._absent - absent):
-            _log.warning("topic %s of broker %s has a route again, and is read on", topic, broker)
-        self._absent = absent
-
-    def _unsure(self, admin: Admin, queue: MessageQueue, start: StreamOffset, end: int) -> bool:
-        offset = start.queues[queue].next
-        if not self._seen(admin, queue) or end < offset:
-            return True
-        return end > offset and self._clock.monotonic() - self._same[queue][0] > SURE_FOR
+        for topic, broker in sorted(self._absent.keys() - absent):
+            how = "may be read" if self._absent[topic, broker] else "has a route"
+            _log.warning("topic %s of broker %s %s again, and is read on", topic, broker, how)
+        self._absent = {each: is_closed for each, is_closed in (self._absent | closed).items() if each in absent}
 
     def _seen(self, admin: Admin, queue: MessageQueue) -> bool:
         """Whether the queue was seen to be the same one, by the process of the broker that is asked now."""
-        return queue in self._same and self._same[queue][1] is admin.connection_to(queue)
+        return queue in self._same and self._same[queue] is admin.connection_to(queue)
 
     def _is_same(self, queues: Iterable[MessageQueue], connections: Mapping[MessageQueue, object]) -> None:
         """``connections`` are those of before the queues were looked at."""
-        now = self._clock.monotonic()
-        self._same |= {queue: (now, connections.get(queue)) for queue in queues}
+        self._same |= {queue: connections.get(queue) for queue in queues}
 
     async def check(self, admin: Admin, offsets: Mapping[MessageQueue, QueueProgress]) -> Collection[MessageQueue]:
         """Raise CheckpointError when a queue is another than it was; those that do not answer come back."""
@@ -245,14 +262,19 @@ class StreamProgress:
         connections: Mapping[MessageQueue, object],
     ) -> StreamOffset:
         changed = [queue for queue, end in last.items() if queue not in start.queues or end != start.queues[queue].next]
+        others: dict[MessageQueue, str] = {}
 
         async def moved(queue: MessageQueue) -> QueueProgress:
             witness = await witness_before(admin, queue, last[queue])
             if (before := start.queues.get(queue)) is not None:
+                # The topic may have been made anew, over the same connection. Asked last: then both are of one queue.
+                await self._look(admin, queue, before, others)
                 return replace(before, next=last[queue], witness=witness)
             return QueueProgress(first[queue], last[queue], witness, await self._stood(admin, queue, first[queue]))
 
         found, _ = await ask_each(moved, changed)
+        if others:
+            raise another_store(others, self._options.name_server)
         # A witness counts that is of the process which was seen to be the same; else the queue moves in a later batch.
         found = {q: progress for q, progress in found.items() if q not in start.queues or self._seen(admin, q)}
         self._is_same(found, connections)
@@ -281,3 +303,13 @@ def ranges_between(start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
     begin = {queue: progress.first for queue, progress in end.queues.items()}
     begin |= {queue: progress.next for queue, progress in start.queues.items()}
     return [QueueRange(queue, begin[queue], end.queues[queue].next) for queue in sorted(end.queues)]
+
+
+async def _closed_at(admin: Admin, topic: str) -> Collection[str] | None:
+    """The brokers that have a topic, and of it no queue that may be read; None: nobody says."""
+    try:
+        brokers = await admin.queues_on_brokers(topic)
+    except RocketBoxError as error:
+        return None if may_pass(error) else ()
+    without = (name for name, queues in brokers.items() if not queues.read_queue_nums)
+    return {*unreadable_at(brokers), *without}

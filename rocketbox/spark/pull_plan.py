@@ -154,9 +154,9 @@ class PullPlan:
         """Records of a stretch, which goes on at ``reached``; with ``error`` one that only stands for a message."""
         if stretch.is_last:
             stretch.end = stretch.piece.assigned = min(max(stretch.end, reached), stretch.piece.end)
-        reached = min(reached, stretch.end)
+        behind, reached = reached, min(reached, stretch.end)
         if starts:
-            part = Pulled(stretch.queue, stretch.position, reached, data, starts, error)
+            part = Pulled(stretch.queue, stretch.position, reached, data, starts, error, behind)
             stretch.parts.append(part)
             self._held += _cost(part)
         stretch.position = reached

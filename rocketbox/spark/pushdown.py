@@ -38,7 +38,7 @@ CLOCK_STEP_MS = 60_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PUSHING_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
-_Test = Callable[[MessageQueue], bool]
+_Test = Callable[[Any], bool]
 _QUEUE_COLUMNS: dict[str, Callable[[MessageQueue], Any]] = {
     "topic": lambda queue: queue.topic,
     "broker_name": lambda queue: queue.broker_name,
@@ -58,7 +58,8 @@ _COMPARISONS: dict[type[Filter], Callable[[Any, Any], bool]] = {
 class Pushed:
     """What the filters of one read leave of it."""
 
-    tests: list[_Test] = field(default_factory=list)
+    tests: list[tuple[str, _Test]] = field(default_factory=list)
+    """Of a queue's columns: which one, and what its value has to be."""
     lowest: int = 0
     end: int | None = None
     earliest_ms: int | None = None
@@ -70,7 +71,12 @@ class Pushed:
         return [each for each in filters if not self._take(each)]
 
     def has(self, queue: MessageQueue) -> bool:
-        return all(test(queue) for test in self.tests)
+        return all(test(_QUEUE_COLUMNS[column](queue)) for column, test in self.tests)
+
+    def may_have(self, topic: str, broker: str | None = None) -> bool:
+        """Whether a topic may have queues that are read, those at one broker or at any."""
+        known = {"topic": topic} if broker is None else {"topic": topic, "broker_name": broker}
+        return all(test(known[column]) for column, test in self.tests if column in known)
 
     def tag_expression(self, expression: str) -> str | None:
         """The expression of tags together with the filters; None when nothing can match."""
@@ -87,7 +93,7 @@ class Pushed:
         if value is None:
             return False
         if column in _QUEUE_COLUMNS:
-            return self._take_queue(_QUEUE_COLUMNS[column], each, value)
+            return self._take_queue(column, each, value)
         if column == "queue_offset":
             return self._take_offset(each, value)
         if column == "store_timestamp" and isinstance(value, datetime):
@@ -96,13 +102,13 @@ class Pushed:
             self._take_tag(each, value)
         return False
 
-    def _take_queue(self, of: Callable[[MessageQueue], Any], each: Filter, value: Any) -> bool:
+    def _take_queue(self, column: str, each: Filter, value: Any) -> bool:
         if isinstance(each, In):
-            self.tests.append(lambda queue: of(queue) in value)
+            self.tests.append((column, lambda found: found in value))
             return True
         if (compare := _COMPARISONS.get(type(each))) is None:
             return False
-        self.tests.append(lambda queue: compare(of(queue), value))
+        self.tests.append((column, lambda found: compare(found, value)))
         return True
 
     def _take_offset(self, each: Filter, value: Any) -> bool:

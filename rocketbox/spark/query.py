@@ -42,6 +42,7 @@ GONE = (Py4JError, OSError)
 """What is raised when the Java process does not answer any more."""
 
 PERMANENT = (ConfigurationError, CheckpointError, SessionLostError, AnalysisException, IllegalArgumentException)
+_BY_JAVA = (IllegalArgumentException, Py4JJavaError)
 LONGEST_LINE, LONGEST_SENTENCE = 500, 3000  # characters of an error; ours say at their end what to do
 STOP_TIMEOUT = "spark.sql.streaming.stopTimeout"
 SHORTEST_STOP = 0.5  # seconds; Spark takes 0 for ever
@@ -61,6 +62,9 @@ _PERMANENT_IN_JAVA = (
     "java.lang.ClassNotFoundException",
     "org.apache.hadoop.fs.UnsupportedFileSystemException",
 )
+# By which Hadoop says that the name of a machine is not known, now: DNS may be away for a moment, at a start above all
+# (``SecurityUtil.buildTokenService``, for a name node, within an IllegalArgumentException).
+_UNKNOWN_NOW = "java.net.UnknownHostException"
 # What actions of a function meet when Spark stops its query, whose thread it interrupts and whose jobs it cancels
 # (StreamExecution.interruptAndAwaitExecutionThreadTermination), or its session.
 _STOPPED = re.compile(
@@ -133,7 +137,7 @@ def is_active(session: SparkSession, query: StreamingQuery) -> bool:
 def is_permanent(error: BaseException) -> bool:
     """Whether no restart mends what has ended a query, or kept it from starting."""
     text = safe_str(error)
-    if _STILL_ENDING in text:
+    if _STILL_ENDING in text or (isinstance(error, _BY_JAVA) and _UNKNOWN_NOW in text):
         return False
     if isinstance(error, PERMANENT):
         return True

@@ -6,7 +6,8 @@ described in the docstrings here.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -30,12 +31,13 @@ from rocketbox.spark.options import SourceOptions
 from rocketbox.spark.progress import StreamProgress
 from rocketbox.spark.pushdown import Pushed, spark_pushes_filters
 from rocketbox.spark.reading import read_ranges
-from rocketbox.spark.selection import MissingTopicError
+from rocketbox.spark.selection import NOT_READABLE, MissingTopicError, unreadable_at
 from rocketbox.spark.starting import PlaceKind, Places, offset_at, resolve, within
 from rocketbox.spark.worker_client import client, gather
 
 __all__ = ["RocketMQBatchReader", "RocketMQStreamReader", "batch_reader"]
 
+_log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 
 
@@ -83,11 +85,15 @@ class RocketMQBatchReader(_Reader, DataSourceReader):
     async def ranges(self, admin: Admin) -> list[QueueRange]:
         """What is to be read of each queue."""
         options = self.options
-        queues, missing = await options.selection.queues(admin)
+        queues, missing, closed = await options.selection.queues(admin, self._pushed.may_have)
         if missing:
-            raise MissingTopicError(f"{'; '.join(missing)} at name server {options.name_server}", "create it first")
-        _check_named(queues, options.batch_start, "startingOffsets")
-        _check_named(queues, options.ending_offsets, "endingOffsets")
+            raise MissingTopicError(
+                f"{'; '.join(missing)} at name server {options.name_server}", "create it first, or let it be read"
+            )
+        if not options.selection.assigned:
+            await self._check_readable(admin, {queue.topic for queue in queues}, closed)
+        self._check_named(queues, options.batch_start, "startingOffsets")
+        self._check_named(queues, options.ending_offsets, "endingOffsets")
         queues = [queue for queue in queues if self._pushed.has(queue)]
         last = await gather(admin.max_offset, queues)
         start = await self._resolve(admin, "startingOffsets", options.batch_start, last)
@@ -99,6 +105,38 @@ class RocketMQBatchReader(_Reader, DataSourceReader):
                 f"{start[queue]}"
             )
         return await self._narrowed(admin, start, end)
+
+    async def _check_readable(self, admin: Admin, topics: Collection[str], closed: Iterable[str]) -> None:
+        """Whether all brokers let those topics be read that filters leave: messages of one that does not would only
+        lack.
+
+        Those of ``closed`` are known to have no queue that may be read. Raises MissingTopicError, or tells it
+        where loss is allowed.
+        """
+        closed, pushed = frozenset(closed), self._pushed
+        wanted = filter(pushed.may_have, {*topics, *closed})
+        found: dict[str, str] = {}
+        for topic, brokers in (await gather(admin.queues_on_brokers, wanted)).items():
+            read = {name: queues for name, queues in brokers.items() if pushed.may_have(topic, name)}
+            if topic in closed and (read or not brokers):
+                found[topic] = f"topic {topic} has {NOT_READABLE}"
+            elif closed_at := unreadable_at(read):
+                found[topic] = f"topic {topic} may not be read at {', '.join(closed_at)}, by its permission there"
+        for _, what in sorted(found.items()):
+            if self.options.fail_on_data_loss:
+                raise MissingTopicError(
+                    what,
+                    "let it be read (mqadmin updateTopicPerm -p 6, updateTopic -r), name the queues of the others by "
+                    "assign, or say failOnDataLoss=false, which leaves those out",
+                )
+            _log.warning("%s: these messages are left out, as failOnDataLoss=false allows", what)
+
+    def _check_named(self, queues: Sequence[MessageQueue], places: Places, option: str) -> None:
+        named = {queue for queue in places.named if self._pushed.may_have(queue.topic)}
+        if unknown := sorted(named - set(queues)):
+            raise ValueError(
+                f"option {option} names queues that the topic does not have: {', '.join(map(str, unknown))}"
+            )
 
     async def _resolve(self, admin: Admin, option: str, places: Places, last: QueueOffsets) -> QueueOffsets:
         async def offset_of(queue: MessageQueue) -> int:
@@ -141,11 +179,6 @@ class PushingBatchReader(RocketMQBatchReader):
 def batch_reader(options: SourceOptions) -> RocketMQBatchReader:
     """The reader for ``spark.read`` in this process of Spark's."""
     return PushingBatchReader(options) if spark_pushes_filters() else RocketMQBatchReader(options)
-
-
-def _check_named(queues: Sequence[MessageQueue], places: Places, option: str) -> None:
-    if unknown := sorted(set(places.named) - set(queues)):
-        raise ValueError(f"option {option} names queues that the topic does not have: {', '.join(map(str, unknown))}")
 
 
 class RocketMQStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):

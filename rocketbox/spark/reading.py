@@ -8,7 +8,8 @@ what may lie there is asked for, and only an answer without any record passes ov
 pulled once more, from the machine that has written them, before they are told as missing; and where a queue begins and
 ends counts as that one says it: a replica may have less. Records that come twice or
 out of order (``answers``), or do not fill an answer, are pulled one by one instead: what then still cannot be costs
-itself, as a row with its error; two records for one are an error.
+itself, as a row with its error; two records for one are an error. With a filter nobody sees from an answer whether what
+it begins without was left out or deleted: the message there is looked at without the filter.
 
 Source: Apache RocketMQ 5.x ``PullMessageProcessor`` (where a pull goes on), Apache Spark 4.3.0 (the batches of a Python
 data source must have exactly the schema it declares).
@@ -45,23 +46,23 @@ __all__ = ["Reading", "read_ranges"]
 
 def read_ranges(ranges: Sequence[QueueRange], options: SourceOptions) -> Iterator[Any]:
     """The messages of the ranges, in their order, as record batches."""
-    thread = client(options.servers)
     namespace = Namespace(options.servers.namespace or "")
     decoder = RecordDecoder(
         options.columns, parse_subscription("", options.tags).tags_set, namespace, options.body_format
     )
-    reading = Reading(ranges, options, thread.clock, beginnings_of(thread))
-    running = thread.start(reading.run)
+    with client(options.servers) as thread:
+        reading = Reading(ranges, options, thread.clock, beginnings_of(thread))
+        running = thread.start(reading.run)
 
-    def next_batches() -> Iterator[Any] | None:
-        pulled = thread.call(lambda _: reading.take())
-        return decoder.record_batches(pulled) if pulled else None
+        def next_batches() -> Iterator[Any] | None:
+            pulled = thread.call(lambda _: reading.take())
+            return decoder.record_batches(pulled) if pulled else None
 
-    try:
-        while (batches := next_batches()) is not None:
-            yield from batches
-    finally:
-        running.cancel()
+        try:
+            while (batches := next_batches()) is not None:
+                yield from batches
+        finally:
+            running.cancel()
 
 
 class Reading:
@@ -210,8 +211,12 @@ class Reading:
         """Where it ends, in the same way."""
         return await patiently(self._clock, f"asking where {in_words(queue)} ends", partial(admin.max_offset, queue))
 
-    async def _brought(self, admin: Admin, stretch: Stretch, most: int, result: PulledRecords) -> None:
+    async def _brought(
+        self, admin: Admin, stretch: Stretch, most: int, result: PulledRecords, *, all_tags: bool = False
+    ) -> None:
+        """Take what a pull has brought; with ``all_tags`` it was one without the filter."""
         offset, reached = stretch.position, result.next_begin_offset
+        all_tags = all_tags or self._tags == "*"
         try:
             starts = record_starts(result.records)
         except RemoteProtocolError as error:
@@ -222,6 +227,11 @@ class Reading:
             self._plan.brought(stretch, data, (0,), reached, str(error))
             return
         offsets, has_inner_batch = queue_offsets(result.records, starts)
+        if has_inner_batch and not all_tags:
+            result = await self._ask(admin, stretch.queue, offset, most, "*")
+            if result.records:  # else it is gone, which the next pull finds
+                await self._brought(admin, stretch, most, result, all_tags=True)
+            return
         if wrong := what_cannot_be(offsets, offset, reached, has_inner_batch=has_inner_batch):
             if most > 1:
                 await self._one_by_one(admin, stretch, reached)
@@ -230,12 +240,12 @@ class Reading:
             else:
                 self._plan.brought(stretch, unreadable_record(reached - 1), (0,), reached, wrong)
             return
-        if self._tags == "*" and offsets and not has_inner_batch:
+        if all_tags and offsets and not has_inner_batch:
             reached = offsets[-1] + 1
         place = stretch.queue, offset
-        if self._tags == "*" and len(starts) < reached - offset:
-            begins_with_gap = not has_inner_batch and (not offsets or offsets[0] > offset)
-            first = await self._first_kept(admin, stretch.queue, offset, result) if begins_with_gap else offset
+        lacks = len(starts) < reached - offset
+        if lacks and not has_inner_batch and (not offsets or offsets[0] > offset):
+            first = await self._first_kept(admin, stretch.queue, offset, result)
             if first is None:
                 return
             if first > offset:
@@ -243,6 +253,7 @@ class Reading:
                 data_loss(self._fails, stretch.queue, offset, end, found=first)
                 self._plan.answered(stretch, most, b"", (), end)
                 return
+        if self._tags == "*" and lacks:
             if not self._was_asked_for(*place):
                 self._lacking.add(place)
                 return
@@ -254,13 +265,21 @@ class Reading:
         """Where the queue begins, if what a pull at ``offset`` lacks is being deleted with all before it; else offset.
 
         That is waited for where nothing is left before the offset (``beginnings``): None when it is to be pulled again.
+        A pull with a filter lacks what its filter leaves out: it has passed over nothing else where the message at the
+        offset is still there now.
         """
+        if self._tags != "*":
+            result = await self._ask(admin, queue, offset, 1, "*")
+            if (there := first_of(result, offset)) is not None and there <= offset:
+                return offset
+            if result.min_offset > offset:
+                return begin if (begin := await self._begin(admin, queue)) > offset else None
         since, looked_for, empty_since = self._clock.monotonic(), -1, 0.0
         while since - self._looked_at.get(queue, -math.inf) > DELETED_BY_NOW:
             if result.min_offset > offset:
                 return begin if (begin := await self._begin(admin, queue)) > offset else None
             begin = result.min_offset
-            result = await self._ask(admin, queue, begin, 1)
+            result = await self._ask(admin, queue, begin, 1, "*")
             first = first_of(result, begin)
             if result.min_offset <= begin and first is not None and first < max(offset, begin + 1):
                 self._looked_at[queue] = since

@@ -34,7 +34,7 @@ from rocketbox.protocol.stored_message import (
     MAGIC_V2,
     StoredMessage,
     decode_message,
-    decode_messages,
+    decode_some_messages,
     encode_stored_message,
 )
 from rocketbox.spark.body_formats import BodyFormat
@@ -103,6 +103,8 @@ class Pulled:
     starts: Sequence[int]
     error: str | None = None
     """Why it is one of :func:`unreadable_record`."""
+    next_begin_offset: int | None = None
+    """What the pull has said to come next, behind all of its records; ``end`` may lie within an inner batch."""
 
 
 def record_starts(data: bytes) -> list[int]:
@@ -187,7 +189,7 @@ class RecordDecoder:
         records = _joined(pulled)
         pulled = [replace(pull, data=b"", starts=()) for pull in pulled]  # while Spark works, nothing is held twice
         odd = self._odd(records)
-        pieces = _rewritten(records, odd) if odd.any() else iter([records])
+        pieces = _rewritten(records, pulled, odd) if odd.any() else iter([records])
         del records
         for piece in pieces:
             batch = self._record_batch(piece, pulled)
@@ -215,7 +217,7 @@ class RecordDecoder:
         columns: dict[str, Any] = {
             "queue_id": pa.array(head["queue_id"].astype(np.int32)),
             "queue_offset": pa.array(head["queue_offset"].astype(np.int64)),
-            "reconsume_times": pa.array(places.tail["reconsume_times"].astype(np.int32)),
+            "reconsume_times": pa.array(np.maximum(places.tail["reconsume_times"].astype(np.int32), 0)),
             "broker_name": pa.array([queue.broker_name for queue in queues], pa.string()).take(pa.array(records.pulls)),
             "born_timestamp": _times(head["born"], "born", errors, places.broken),
             "store_timestamp": _times(places.stored, "store", errors, places.broken),
@@ -415,7 +417,7 @@ def _times(values: Any, which: str, errors: dict[int, str], broken: Any) -> Any:
     return pa.array(np.where(odd, 0, values) * 1000, mask=odd).view(_TIMESTAMP)
 
 
-def _rewritten(records: _Records, odd: Any) -> Iterator[_Records]:
+def _rewritten(records: _Records, pulled: Sequence[Pulled], odd: Any) -> Iterator[_Records]:
     """The records, odd ones replaced by what they hold, in pieces of about BYTES_PER_RECORD_BATCH."""
     data, starts = records.data, records.starts
     ends = np.append(starts[1:], len(data))
@@ -427,7 +429,8 @@ def _rewritten(records: _Records, odd: Any) -> Iterator[_Records]:
         run = row + 1
         raw = data[starts[row] : ends[row]]
         try:
-            plain, error = [_plain_record(each) for each in decode_messages(raw, max_body_bytes=MAX_BODY_BYTES)], None
+            messages, _ = decode_some_messages(raw, max_body_bytes=MAX_BODY_BYTES, below=_behind(records, pulled, row))
+            plain, error = [_plain_record(each) for each in messages], None
         except RemoteProtocolError as reason:
             plain, error = [raw], str(reason)
         for record in plain:
@@ -438,6 +441,14 @@ def _rewritten(records: _Records, odd: Any) -> Iterator[_Records]:
     if len(starts) > run:
         written.run(data[starts[run] :], starts[run:] - starts[run], records.pulls[run:])
     yield written.records()
+
+
+def _behind(records: _Records, pulled: Sequence[Pulled], row: int) -> int | None:
+    """The offset of the next record of the same pull; behind the last one what the pull has said, if it is known."""
+    if row + 1 == len(records.starts) or records.pulls[row] != records.pulls[row + 1]:
+        return pulled[int(records.pulls[row])].next_begin_offset
+    (offset,) = queue_offsets(records.data, [int(records.starts[row + 1])])[0]
+    return offset
 
 
 class _Written:

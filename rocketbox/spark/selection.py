@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rocketbox.errors import NoRouteError, RocketBoxError
 from rocketbox.message import MessageQueue
-from rocketbox.protocol.codes import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, is_system_topic
+from rocketbox.protocol.codes import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, PermName, is_system_topic
 
 if TYPE_CHECKING:
     from rocketbox.client import Admin  # options are read without loading the client
 
-__all__ = ["MissingTopicError", "Selection", "assigned_queues"]
+__all__ = ["NOT_READABLE", "Found", "MissingTopicError", "Selection", "assigned_queues", "unreadable_at"]
+
+
+NOT_READABLE = "no queue that may be read (by its permission, or readQueueNums)"
 
 
 class MissingTopicError(RocketBoxError):
@@ -27,6 +30,16 @@ class MissingTopicError(RocketBoxError):
 
     def __init__(self, what: str, fix: str) -> None:
         super().__init__(f"{what}; {fix}")
+
+
+class Found(NamedTuple):
+    """What there is of a selection now."""
+
+    queues: list[MessageQueue]
+    missing: list[str]
+    """What should be there and is not, in words."""
+    closed: list[str]
+    """The topics that a pattern means, and of which no queue may be read."""
 
 
 @dataclass(frozen=True)
@@ -54,32 +67,48 @@ class Selection:
             return self._matches(queue.topic)
         return queue in self._assigned if self.assigned else queue.topic in self.topics
 
-    async def queues(self, admin: Admin) -> tuple[list[MessageQueue], list[str]]:
-        """The queues that are there now, and what is missing, in words."""
+    async def queues(self, admin: Admin, is_read: Callable[[str], bool] | None = None) -> Found:
+        """The queues that are there now, and what is not; of topics of a pattern only those that ``is_read`` takes."""
+        matching: list[str] = []
         if self.pattern is not None:
-            names = [name for name in await topic_names(admin) if self._matches(name)]
+            matching = [name for name in await topic_names(admin) if self._matches(name)]
+            names = matching if is_read is None else list(filter(is_read, matching))
         else:
             names = sorted({*self.topics, *(queue.topic for queue in self.assigned)})
         found: list[MessageQueue] = []
         missing: list[str] = []
+        closed: list[str] = []
         for name in names:
             try:
-                found += await admin.queues(name)
+                readable = await admin.queues(name)
             except NoRouteError:
                 if self.pattern is None:
                     missing.append(f"topic {name} does not exist")
+                continue
+            if not readable:
+                closed.append(name)
+            found += readable
+        if self.pattern is None:
+            missing += [f"topic {name} has {NOT_READABLE}" for name in closed]
+            closed = []
         if self.assigned:
             there, topics = frozenset(found), {queue.topic for queue in found}
             absent = [queue for queue in self.assigned if queue not in there and queue.topic in topics]
             missing += [f"topic {q.topic} has no queue {q.broker_name}/{q.queue_id}" for q in absent]
             found = [queue for queue in self.assigned if queue in there]
-        if self.pattern is not None and not found:
-            missing.append(f"no topic matches {self.pattern.pattern!r}")
-        return sorted(found), missing
+        if self.pattern is not None and not found and len(names) == len(matching):
+            none = f"no topic matches {self.pattern.pattern!r}"
+            missing.append(f"{none} but {', '.join(closed)}, with {NOT_READABLE}" if closed else none)
+        return Found(sorted(found), missing, closed)
 
     def _matches(self, topic: str) -> bool:
         assert self.pattern is not None
         return self.pattern.fullmatch(topic) is not None and not is_internal(topic)
+
+
+def unreadable_at(brokers: Mapping[str, Any]) -> list[str]:
+    """The brokers that do not let a topic be read, of what ``Admin.queues_on_brokers`` says of it."""
+    return sorted(name for name, queues in brokers.items() if not queues.perm & PermName.READ)
 
 
 def is_internal(topic: str) -> bool:

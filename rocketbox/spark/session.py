@@ -12,12 +12,14 @@ import gc
 import logging
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -53,11 +55,15 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 DEFAULT_MASTER = "local[2,4]"  # 4: a task that fails is tried again; in local[2] its first failure ends the query
+SECRET_WORDS = r"secret|passw(or)?d|token|credential|(access|account|private)[._-]?key"  # noqa: S105 - a pattern
+"""In names of settings: Spark's own words for what no page of its UI and no event log shows, and more."""
+PASSWORD_IN_URL = r"://[^/\s:@]*:[^/\s]+@"  # noqa: S105 - a pattern
 ANY_CONF = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",  # else a batch read gets no filters
     "spark.sql.streaming.stopTimeout": "10s",  # else stopping waits for ever for a function that does not end
+    "spark.redaction.regex": f"(?i){SECRET_WORDS}|{PASSWORD_IN_URL}",  # of a key, or of its value
 }
 LOCAL_CONF = {
     "spark.driver.host": "127.0.0.1",
@@ -67,9 +73,13 @@ LOCAL_CONF = {
 }
 STACK_SIZE = "-Xss16m"  # stopping in mid-batch overflows a smaller stack inside Spark
 LAUNCHER_OPTIONS = "SPARK_SUBMIT_OPTS"  # comes before spark.driver.extraJavaOptions, whoever says those: they win
-SECRET_KEY = re.compile(r"secret|passw(or)?d|token|credential|(access|account|private)[._-]?key", re.IGNORECASE)
-"""What Spark itself shows in no page of its UI (``spark.redaction.regex``), and more."""
+SECRET_KEY = re.compile(SECRET_WORDS, re.IGNORECASE)
+SECRET_VALUE = re.compile(rf"{PASSWORD_IN_URL}|(?:{SECRET_WORDS})\w*\s*=\s*\S", re.IGNORECASE)
+"""A value that is, or holds, a secret by its look: ``jdbc:db://desk:hunter2@base``, ``password=hunter2``."""
+JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
+NEEDED_AT_THE_START = ("spark.driver.", "spark.master", "spark.submit.", "spark.jars", "spark.files", "spark.archives")
 FETCHED_AT_THE_START = ("spark.jars", "spark.files", "spark.archives", "spark.submit.pyFiles")
+_folders_of_java: list[Path] = []  # of the process that was started here last
 STOP_TIMEOUT = 5.0  # seconds that the end of the application waits for that of its Java process
 EXIT_TIMEOUT = 10.0  # seconds that a killed Java process has to go
 
@@ -112,9 +122,34 @@ def create_session(app_name: str, conf: Mapping[str, str]) -> SparkSession:
     with _launcher_options():
         _start_java(settings)
         session = builder.getOrCreate()
+    _folders_of_java[:] = _own_folders(session.sparkContext)
     if quiet:
         session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def _own_folders(context: Any) -> list[Path]:
+    """Those for temporary files that a Java process has made for itself, and removes at its end, unless it is killed.
+
+    Others' are not among them: a cluster manager gives its own to a driver that it runs. Where a later Spark keeps them
+    elsewhere only the first one is known.
+    """
+    folders = [Path(context._temp_dir).parent]
+    held = context._jsc.sc().env()
+    try:
+        # By fields: a call of a method has Java load classes of others' that pyspark does not bring.
+        for owner, name in (
+            ("SparkEnv", "blockManager"),
+            ("storage.BlockManager", "diskBlockManager"),
+            ("storage.DiskBlockManager", "localDirs"),
+        ):
+            field = context._jvm.java.lang.Class.forName(f"org.apache.spark.{owner}").getDeclaredField(name)
+            field.setAccessible(True)
+            held = field.get(held)
+        folders += [Path(each.getPath()) for each in held]
+    except Py4JError as error:
+        _log.debug("where Spark keeps its blocks is not known: %s", error)
+    return [each for each in folders if each.name.startswith(("spark-", "blockmgr-"))]
 
 
 def settings_of(app_name: str, said: Mapping[str, str], written: Mapping[str, str]) -> dict[str, str]:
@@ -152,7 +187,9 @@ def _start_java(settings: Mapping[str, str]) -> None:
     """
     if SparkContext._gateway is not None:
         return
-    secret = {key for key in settings if SECRET_KEY.search(key)}
+    secret = {key for key, value in settings.items() if _is_secret(key, value)}
+    for key in JAVA_OPTIONS:
+        _tell_secret_options(key, settings.get(key, ""))
     fetched = [key for key in FETCHED_AT_THE_START if "://" in settings.get(key, "").replace("file://", "")]
     if secret and fetched:
         _log.warning(
@@ -164,6 +201,23 @@ def _start_java(settings: Mapping[str, str]) -> None:
     SparkContext._ensure_initialized(
         conf=SparkConf(loadDefaults=False).setAll([(key, settings[key]) for key in settings if key not in secret])
     )
+
+
+def _is_secret(key: str, value: str) -> bool:
+    """Whether a setting is a secret, by its name or its look; by its look not one that Java is to be started with."""
+    if SECRET_KEY.search(key):
+        return True
+    return bool(SECRET_VALUE.search(value)) and not key.startswith(NEEDED_AT_THE_START)
+
+
+def _tell_secret_options(key: str, options: str) -> None:
+    said = [word.partition("=")[0] for word in options.split() if word.startswith("-D") and SECRET_VALUE.search(word)]
+    if said:
+        _log.warning(
+            "%s in %s: all users of this machine see the arguments of Spark's Java process; write such options into a "
+            "file that its owner alone may read, and @ and its path in their place",
+            ", ".join(said), key,
+        )  # fmt: skip
 
 
 @contextmanager
@@ -216,7 +270,8 @@ def _runs(context: Any) -> bool:
 def drop_session() -> None:
     """Forget the session of this process if its Java process is gone or its context was stopped; no other is touched.
 
-    What is left of the process is ended: it could be about to write into a checkpoint. Raises SessionLostError when
+    What is left of the process is ended: it could be about to write into a checkpoint. Its temporary files are removed,
+    which it could not do: what several such processes have spilled would fill the disk. Raises SessionLostError when
     spark-submit has started it, so that no other one can be made here.
     """
     context: Any = SparkContext._active_spark_context
@@ -249,6 +304,9 @@ def drop_session() -> None:
         gateway.proc.wait(EXIT_TIMEOUT)
     except subprocess.TimeoutExpired:
         _log.warning("the Java process %d does not end, although it was killed", gateway.proc.pid)
+        return
+    while _folders_of_java:
+        shutil.rmtree(_folders_of_java.pop(), ignore_errors=True)
 
 
 def _answers(gateway: Any) -> bool:

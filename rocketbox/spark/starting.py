@@ -12,7 +12,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,8 @@ TIME_EXAMPLE = "2026-01-31T12:00:00Z, 2026-01-31T12:00:00+01:00, 1769860800s or 
 CLOCKS_DIFFER_MS = 60_000  # between a broker's clock and that of who asks it, at most
 _NUMBER = re.compile(r"(\d+)\s*(ms|s)", re.IGNORECASE)
 _DATE = re.compile(r"\d{4}-?\d\d")
+_BELOW_MICROSECONDS = re.compile(r"[.,]\d{6}\d*[1-9]")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class PlaceKind(Enum):
@@ -133,12 +135,16 @@ def _looks_like_a_time(text: str) -> bool:
 
 
 def _milliseconds(text: str) -> int:
+    """The first millisecond that is not before the time: a broker knows no finer ones."""
     if match := _NUMBER.fullmatch(text):
         return int(match[1]) * (1000 if match[2].lower() == "s" else 1)
     time = datetime.fromisoformat(text)
     if time.tzinfo is None:
         raise ValueError(f"{text} has no time zone, and it is read on several machines: write {text}Z or {text}+01:00")
-    return round(time.astimezone(UTC).timestamp() * 1000)
+    passed = time - _EPOCH
+    if _BELOW_MICROSECONDS.search(text):  # which a datetime cuts off
+        passed += timedelta(microseconds=1)
+    return -(-passed // timedelta(milliseconds=1))
 
 
 async def resolve(admin: Admin, place: Place, queue: MessageQueue, group: str | None) -> int:

@@ -3,7 +3,9 @@
 Whoever gives a topic fewer queues to read takes those messages away: brokers keep them, and refuse to give them out. A
 broker that is only away has left the route with all of its queues: it may come back, and its log and health tell of it.
 So a queue counts as taken away when its broker is there with others of the topic, and still is some seconds later: a
-broker that starts may tell of its queues by and by.
+broker that starts may tell of its queues by and by. Where a batch of it is planned, it is enough that the master of its
+broker is there: the topic was deleted, and the batch would be tried for ever. A topic that may not be read there, by
+its permission, has all of its queues and messages: none of them is taken away, and the batch is tried until it may.
 
 Source: Apache RocketMQ 5.x ``PullMessageProcessor`` (a queue from ``readQueueNums`` on is refused),
 ``DefaultMessageStore.getMaxOffsetInQueue`` (its end is told all the same).
@@ -24,7 +26,7 @@ from rocketbox.spark.asking import ask_each
 from rocketbox.spark.checkpoint import StreamOffset
 from rocketbox.spark.loss import SETTLE
 from rocketbox.spark.offsets import QueueRange, in_words
-from rocketbox.spark.selection import Selection
+from rocketbox.spark.selection import Selection, unreadable_at
 
 __all__ = ["QueuesTakenError", "TakenAway", "taken_of"]
 
@@ -63,8 +65,8 @@ class TakenAway:
         if not await self._unread(admin, start, gone):
             return
         await self._clock.sleep(SETTLE)
-        queues, _ = await self._selection.queues(admin)
-        if unread := await self._unread(admin, start, _gone(start.queues, queues)):
+        found = await self._selection.queues(admin)
+        if unread := await self._unread(admin, start, _gone(start.queues, found.queues)):
             self._judge(unread)
 
     async def left_of(self, admin: Admin, ranges: Sequence[QueueRange]) -> list[QueueRange]:
@@ -75,9 +77,9 @@ class TakenAway:
         by_queue = {each.queue: each for each in ranges}
 
         async def queues() -> Collection[MessageQueue]:
-            return (await self._selection.queues(admin))[0]
+            return (await self._selection.queues(admin)).queues
 
-        gone = await taken_of(by_queue, queues, self._clock)
+        gone = await taken_of(admin, by_queue, queues, self._clock)
         if unread := {queue: len(by_queue[queue]) for queue in gone if by_queue[queue]}:
             self._judge(unread)
         return [each for each in ranges if each.queue not in gone]
@@ -97,13 +99,30 @@ class TakenAway:
 
 
 async def taken_of(
-    wanted: Collection[MessageQueue], queues: Callable[[], Awaitable[Collection[MessageQueue]]], clock: Clock
+    admin: Admin,
+    wanted: Collection[MessageQueue],
+    queues: Callable[[], Awaitable[Collection[MessageQueue]]],
+    clock: Clock,
 ) -> list[MessageQueue]:
-    """Those of the queues that were taken away, as ``queues()`` says now, and still some seconds later."""
-    gone = _gone(wanted, await queues())
+    """Those of the queues of a batch that were taken away, as ``queues()`` says now, and still some seconds later.
+
+    Not those of a topic that may not be read for now, by its permission: reading them is refused until it may.
+    Raises what the client raises when name servers do not answer.
+    """
+
+    async def look() -> list[MessageQueue]:
+        present = frozenset(await queues())
+        absent = [queue for queue in wanted if queue not in present]
+        if not absent:
+            return []
+        gone = _gone(absent, present, (await admin.cluster()).masters())
+        closed = {topic: unreadable_at(await admin.queues_on_brokers(topic)) for topic in {each.topic for each in gone}}
+        return [queue for queue in gone if queue.broker_name not in closed[queue.topic]]
+
+    gone = await look()
     if gone:
         await clock.sleep(SETTLE)
-        gone = _gone(wanted, await queues())
+        gone = await look()
     return gone
 
 
@@ -114,8 +133,14 @@ def told(unread: Mapping[MessageQueue, int]) -> str:
     return f"unread messages were taken away with their queues, which the topic has no more: {each}{more}"
 
 
-def _gone(wanted: Iterable[MessageQueue], present: Collection[MessageQueue]) -> list[MessageQueue]:
-    """The queues of a stream that are not there, while others of their topic and broker are."""
+def _gone(
+    wanted: Iterable[MessageQueue], present: Collection[MessageQueue], brokers: Collection[str] = ()
+) -> list[MessageQueue]:
+    """The queues of a stream that are not there, while others of their topic and broker are, or one of ``brokers``."""
     there = frozenset(present)
     places = {(queue.topic, queue.broker_name) for queue in there}
-    return [queue for queue in wanted if queue not in there and (queue.topic, queue.broker_name) in places]
+    return [
+        queue
+        for queue in wanted
+        if queue not in there and (queue.broker_name in brokers or (queue.topic, queue.broker_name) in places)
+    ]

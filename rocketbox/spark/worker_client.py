@@ -1,7 +1,9 @@
 """A client for code that has no event loop: one for each process of Spark, in a thread of its own.
 
 Spark calls its sources from plain functions, and its Python processes live on from batch to batch: so does the client.
-It owns the process' one client instance, over which its admin asks and its producers send.
+It owns the process' one client instance, over which its admin asks and its producers send. A process that is told
+other servers, as when name servers move, has a client for these too; one that nobody has held for some minutes is
+closed when the next one is asked for.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import anyio
 from anyio.from_thread import BlockingPortal
@@ -40,7 +42,7 @@ from rocketbox.remoting.tls import tls_findings
 from rocketbox.spark.servers import Servers, SparkTls
 from rocketbox.spark.worker_log import set_up_worker_log
 
-__all__ = ["AT_ONCE", "UNREACHABLE", "ClientThread", "client", "gather", "may_pass", "patiently"]
+__all__ = ["AT_ONCE", "UNREACHABLE", "ClientThread", "client", "gather", "may_be_closed", "may_pass", "patiently"]
 
 _log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
@@ -61,19 +63,23 @@ _PERMANENT_CODES = frozenset(
         ResponseCode.INVALID_PARAMETER,
     }
 )
-AT_ONCE = 64  # questions about queues of one broker that are in flight
+AT_ONCE = 64  # questions to one server that are in flight
 PATIENCE = 60.0  # seconds
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds
+UNUSED = 300.0  # seconds without a use after which a client is closed
 
 
 class ClientThread:
     """A client instance in an event loop of its own, with an :class:`Admin` and a :class:`Producer` for each group.
 
-    Raises what its start raises.
+    Whoever uses it over more than one call holds it meanwhile, by ``with``. Raises what its start raises.
     """
 
     def __init__(self, servers: Servers) -> None:
         self.clock: Clock = RealClock()
+        self._held = 0
+        self._used_at = self.clock.monotonic()
+        self._uses = threading.Lock()
         self._servers = servers
         self._options = ClientOptions(
             namespace=servers.namespace,
@@ -114,16 +120,39 @@ class ClientThread:
     def alive(self) -> bool:
         return self._thread.is_alive()
 
+    def __enter__(self) -> Self:
+        with self._uses:
+            self._held += 1
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self._uses:
+            self._held -= 1
+            self._used_at = self.clock.monotonic()
+
+    def used(self) -> None:
+        """Somebody is about to use it."""
+        with self._uses:
+            self._used_at = self.clock.monotonic()
+
+    def is_unused(self) -> bool:
+        """Whether nobody holds it, nor has for some minutes."""
+        with self._uses:
+            return self._held == 0 and self.clock.monotonic() - self._used_at >= UNUSED
+
     def call(self, function: Callable[[Admin], Awaitable[ResultT]]) -> ResultT:
         """The result of ``function(admin)``, run in the client's loop."""
-        return self._portal.call(function, self._admin)
+        with self:
+            return self._portal.call(function, self._admin)
 
     def start(self, function: Callable[[Admin], Awaitable[ResultT]]) -> Future[ResultT]:
-        """The same, while the caller does something else."""
+        """The same, while the caller does something else, and holds the client."""
         return self._portal.start_task_soon(function, self._admin)
 
     def send(self, group: str, function: Callable[[Producer], Awaitable[ResultT]]) -> Future[ResultT]:
-        """``function(producer)`` with the process' producer of ``group``, while the caller does something else."""
+        """``function(producer)`` with the process' producer of ``group``, while the caller does something else, and
+        holds the client.
+        """
 
         async def run() -> ResultT:
             producer = self._producers.get(group)
@@ -137,10 +166,14 @@ class ClientThread:
     def pause(self, seconds: float) -> None:
         self._portal.call(self.clock.sleep, seconds)
 
-    def close(self) -> None:
+    def end(self) -> None:
+        """Have it close itself, in its own thread."""
         if self.alive:
             self._portal.start_task_soon(self._portal.stop)
-            self._thread.join(10)
+
+    def close(self) -> None:
+        self.end()
+        self._thread.join(10)
 
 
 def _tls(said: SparkTls) -> TlsOptions:
@@ -173,19 +206,24 @@ def client(servers: Servers) -> ClientThread:
             set_up_worker_log()
             found = _clients[key] = ClientThread(servers)
             atexit.register(found.close)
+        found.used()
+        for other in [each for each in _clients if each != key and _clients[each].is_unused()]:
+            unused = _clients.pop(other)
+            atexit.unregister(unused.close)
+            unused.end()
         return found
 
 
 async def gather(function: Callable[[KeyT], Awaitable[ResultT]], keys: Iterable[KeyT]) -> dict[KeyT, ResultT]:
     """``function(key)`` for each key, all at the same time. Raises the first error, as it is.
 
-    Of keys that are queues ``AT_ONCE`` for each broker: one that is asked for thousands at a time refuses some, or
-    answers too late.
+    But ``AT_ONCE`` for each broker that keys are queues of, and ``AT_ONCE`` of all other keys: a server that is asked
+    for thousands at a time refuses some, or answers too late.
     """
     results: dict[KeyT, ResultT] = {}
     errors: list[Exception] = []
     keys = list(keys)
-    of_broker: dict[str, list[KeyT]] = {}
+    of_broker: dict[str | None, list[KeyT]] = {}
 
     async def run(waiting: Iterator[KeyT]) -> None:
         for key in waiting:
@@ -197,11 +235,8 @@ async def gather(function: Callable[[KeyT], Awaitable[ResultT]], keys: Iterable[
                 return
 
     async with anyio.create_task_group() as group:
-        for key in keys:
-            if isinstance(key, MessageQueue):
-                of_broker.setdefault(key.broker_name, []).append(key)
-            else:
-                group.start_soon(run, iter([key]))
+        for key in keys:  # those that are no queues are for name servers
+            of_broker.setdefault(key.broker_name if isinstance(key, MessageQueue) else None, []).append(key)
         for its in of_broker.values():
             waiting = iter(its)
             for _ in range(min(AT_ONCE, len(its))):
@@ -216,6 +251,12 @@ def may_pass(error: BaseException) -> bool:
     if isinstance(error, BrokerError) and error.code in _PERMANENT_CODES:
         return False
     return isinstance(error, UNREACHABLE) and not isinstance(error, _PERMANENT)
+
+
+def may_be_closed(error: BrokerError) -> bool:
+    """Whether a broker may have refused a queue that its topic has no more to read, by its permission or by number."""
+    closed = (ResponseCode.NO_PERMISSION, ResponseCode.INVALID_PARAMETER)
+    return error.code in closed and not isinstance(error, AccessDeniedError)
 
 
 async def patiently(clock: Clock, what: str, function: Callable[[], Awaitable[ResultT]]) -> ResultT:

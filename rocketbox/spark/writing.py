@@ -100,16 +100,17 @@ class TaskWrite:
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> int:
         """How many rows were sent; all of them are acknowledged. Raises WriteError."""
-        try:
-            start = 0
-            for batch in batches:
-                self._add(batch, start)
-                start += batch.num_rows
-            self._send()
-            self._land()
-        finally:
-            if self._flying is not None:
-                self._flying[2].cancel()
+        with self._thread:  # Spark may take long for the next rows
+            try:
+                start = 0
+                for batch in batches:
+                    self._add(batch, start)
+                    start += batch.num_rows
+                self._send()
+                self._land()
+            finally:
+                if self._flying is not None:
+                    self._flying[2].cancel()
         return self._sent
 
     def _add(self, batch: pa.RecordBatch, start: int) -> None:

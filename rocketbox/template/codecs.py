@@ -21,6 +21,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from rocketbox.avro_bodies import AvroBodies
+from rocketbox.body_memory import BodyMemory, BodyTooLargeError
 from rocketbox.template.converters import PayloadError, describe_validation_error, lost_number
 from rocketbox.template.non_finite import where_written_as_null
 from rocketbox.template.typed_dicts import readable_by_pydantic
@@ -119,8 +120,9 @@ def unreadable_type(type_: Any, content_type: str, error: Exception) -> PayloadE
 
 
 def _unreadable(body: bytes, content_type: str, error: Exception) -> PayloadError:
-    # Without the error's text, which may repeat the body.
-    return PayloadError(f"a body of {len(body)} bytes is no {content_type}: {type(error).__name__}")
+    # Without the error's text, which may repeat the body, but for what it takes in memory.
+    why = str(error) if isinstance(error, BodyTooLargeError) else type(error).__name__
+    return PayloadError(f"a body of {len(body)} bytes is no {content_type}: {why}")
 
 
 class MessagePackCodec(PayloadCodec):
@@ -150,7 +152,10 @@ class MessagePackCodec(PayloadCodec):
         def read(body: bytes) -> Any:
             msgpack = _library("msgpack", "msgpack", self.content_type)
             try:
-                data = msgpack.unpackb(body, strict_map_key=False, timestamp=3)  # as a datetime
+                counted = BodyMemory().counted
+                data = msgpack.unpackb(  # times as datetimes
+                    body, strict_map_key=False, timestamp=3, list_hook=counted, object_hook=counted
+                )
             except Exception as error:  # its own, ValueError, RecursionError: a body may hold anything
                 raise _unreadable(body, self.content_type, error) from None
             return validate(data)

@@ -78,25 +78,27 @@ class CodecMessageConverter(JsonMessageConverter):
 
         Raises PayloadError for a content type that no codec has, unless the payload is text or bytes.
         """
+        kind = type(payload)
         if (
             content_type is None
             and self._default is None
-            and (adapter := self._adapters.get(type(payload))) is not None
+            and (write := self._writers.get(kind)) is not None
+            and self._by_type.get(kind, self) is None  # a codec's may have been sent as JSON, where that was said
         ):
             try:
-                return adapter.dump_json(payload, by_alias=True), None
+                return write(payload), None
             except PydanticSerializationError:
                 pass  # what that is about is told below
         if isinstance(payload, bytes | bytearray | memoryview):
             return bytes(payload), None
         if content_type is None:
-            codec = self._codec_of(type(payload))
+            codec = self._codec_of(kind)
             if codec is None and not isinstance(payload, str):
                 codec = self._default
         else:
             essence = _essence(content_type)
             if _is_json(essence):
-                codec = self._struct_codec(type(payload))
+                codec = self._struct_codec(kind)
             elif isinstance(payload, str) and essence not in self._by_content_type:
                 codec = None
             else:

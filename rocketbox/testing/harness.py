@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -20,10 +20,13 @@ from rocketbox.application import RocketBox
 from rocketbox.autoconfigure.loading import Launch
 from rocketbox.blocking import pools_started
 from rocketbox.boot.dependencies import dependency_of, hint_name
+from rocketbox.boot.masking import mask
+from rocketbox.boot.settings import Settings
 from rocketbox.clock import RealClock
 from rocketbox.durations import parse_duration
 from rocketbox.errors import NotStartedError
 from rocketbox.message import MessageExt, MessageQueue, SendResult
+from rocketbox.safe_repr import also_when_unmade
 from rocketbox.template import CodecMessageConverter, MessageConverter, RocketMQTemplate
 from rocketbox.testing import given, reported
 from rocketbox.testing.addresses import given_name_servers
@@ -130,13 +133,16 @@ class Harness:
         self._stop: anyio.Event
         self._runs = self._over = False
         self._ended_by_force: list[str] = []
+        self._settings: list[Settings] = []  # of the service, from before anything of it runs
         self._how_to_start = HOW_TO_START
         self._listened = Listened(app)
         self._default_converter = CodecMessageConverter()
         self._changes = Changes()
         self._frozen: dict[Any, set[object]] = {}
+        self._overrides_over: list[object] = []  # that were undone, and stand below others that hold
         self._offsets_before: dict[tuple[str, str | None, MessageQueue], int] = {}  # by group and its cluster
 
+    @also_when_unmade
     def __repr__(self) -> str:
         state = "running" if self._runs else "over" if self._over else "not started"
         return f"Harness({self.app.name!r}, {state})"
@@ -284,7 +290,10 @@ class Harness:
         with pools_started() as pools, telling:
             self._seen.pools = pools
             try:
-                async with self._in_world.launch(said, self._failing) as launch, self.app.launched(launch):
+                async with (
+                    self._in_world.launch(said, self._failing) as launch,
+                    self.app.launched(_telling_of_settings(launch, self._settings.append)),
+                ):
                     self._seen.others += self._turns.tasks_called(
                         f"{self.app.name} in the background: scheduled function"
                     )
@@ -421,8 +430,18 @@ class Harness:
                 f"{what} of {self.app.name} would be overridden by {hint_name(kind)}; write the type that a parameter "
                 'has, or Annotated[TheType, Qualifier("name")] for one of several'
             )
-        overriding: AbstractContextManager[object] = container.providers[found[0]].override(value)
-        return self._changes.made(lambda: overriding.__exit__(None, None, None))
+        provider: Any = container.providers[found[0]]
+        provider.override(value)
+        mine = provider.last_overriding
+        return self._changes.made(lambda: self._take_back(provider, mine))
+
+    def _take_back(self, provider: Any, overriding: object) -> None:
+        """Undo an override. One below others goes with these: a handler's thread must not see the bean in between."""
+        over = self._overrides_over
+        over.append(overriding)
+        while any(provider.last_overriding is each for each in over):
+            over.remove(provider.last_overriding)
+            provider.reset_last_overriding()
 
     def freeze(self, group: str, *, cluster: str | None = None) -> AbstractContextManager[object]:
         """Let a group take nothing inside of the block: what is sent meanwhile waits at the broker.
@@ -578,9 +597,11 @@ class Harness:
         """The calls of a group that consumed ``count`` messages or more; time moves until there are so many.
 
         Raises AssertionError, with what happened instead, when a message of it becomes a dead letter first, or when
-        ``within`` has passed.
+        ``within`` has passed; HarnessError for a ``count`` below 1.
         """
         self._check_awaited("consumed")
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise HarnessError(f"count={count!r}: write how many messages the group is to consume, 1 or more")
         self._listened.check_group(group, cluster)
         dead = len(self.dead_letters(group, cluster=cluster))
         same = self._listened.same_as(cluster)
@@ -658,9 +679,14 @@ class Harness:
 
     @property
     def log(self) -> str:
-        """What happened, a line for each event, in the order of virtual time; also when the harness is over."""
+        """What happened, a line for each event, in the order of virtual time; also when the harness is over.
+
+        Secrets of the settings are masked in it, also when the start failed: a failing test's report, which may be
+        public, shows it.
+        """
         entries = [] if self._world is None else self._seen.log
-        return "\n".join(str(entry) for entry in entries) or "nothing has happened"
+        secrets = frozenset[str]().union(*(each.secrets for each in self._settings))
+        return mask("\n".join(str(entry) for entry in entries), secrets) or "nothing has happened"
 
     def _listening(self, group: str, cluster: str | None) -> Any:
         self._check_begun()
@@ -694,6 +720,10 @@ def _seconds(time: Time) -> float:
     if seconds < 0:
         raise HarnessError(f"{time!r} is in the past, and time goes forward only")
     return seconds
+
+
+def _telling_of_settings(launch: Launch, tell: Callable[[Settings], object]) -> Launch:
+    return replace(launch, machine=replace(launch.machine, settings_read=tell))
 
 
 def _in_utc(time: datetime) -> datetime:

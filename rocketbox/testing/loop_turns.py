@@ -34,6 +34,7 @@ from rocketbox.calls_from_threads import threads_waiting_for_loops
 from rocketbox.client.consume import _resumed
 from rocketbox.clock import RealClock
 from rocketbox.loops import in_event_loop
+from rocketbox.remoting.host_names import LookUps
 from rocketbox.testing.errors import HarnessError
 
 __all__ = [
@@ -64,7 +65,7 @@ WRAPS = "_chain_future.<locals>._call_check_cancel"
 WAITS_FOR_ONE = frozenset({asyncio.wait_for.__code__, asyncio_tasks._cancel_and_wait.__code__})  # type: ignore[attr-defined]
 LEAVES_A_GROUP = frozenset({"__aexit__", "_aexit"})
 DRIVES_BY_HAND = frozenset({_resumed.__code__})  # it passes on what the handler waits for
-IN_THREADS = frozenset({WorkerPool.run.__code__, _in_a_thread.__code__, look_blocking.__code__})
+IN_THREADS = frozenset({WorkerPool.run.__code__, _in_a_thread.__code__, look_blocking.__code__, LookUps.find.__code__})
 ResultT = TypeVar("ResultT")
 MOST_TURNS = 10_000  # of the loop, without rest, before one looks what goes on
 
@@ -424,6 +425,8 @@ def _goes_on_by_itself(frame: FrameType) -> bool:
     if frame.f_code is WorkerPool.run.__code__:
         pool: WorkerPool = frame.f_locals["self"]
         return pool.goes_on_by_itself
+    if frame.f_code is LookUps.find.__code__:
+        return True
     return not threads_waiting_for_loops().intersection(frame.f_locals["threads"])
 
 

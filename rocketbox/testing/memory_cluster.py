@@ -65,7 +65,8 @@ class MemoryCluster(EmbeddedServers):
             return await super().__aenter__()
 
     async def _run_broker(self, stack: AsyncExitStack, options: BrokerOptions) -> None:
-        self._at = options
+        # Pulls share the loop's time with sends, and that is real: in virtual time they would wait until it moves.
+        self._at = replace(options, read_pause=0.0)
         await self.start_broker()
         stack.push_async_callback(self.stop_broker)
 

@@ -13,7 +13,7 @@ import importlib
 import inspect
 import sys
 import unittest
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -138,6 +138,11 @@ def harness(
     """A harness around the test, with what ``harness_options`` and ``@pytest.mark.harness(...)`` say."""
     from rocketbox.testing.harness import Harness
 
+    if not isinstance(harness_options, Mapping):
+        raise pytest.UsageError(
+            f"the fixture harness_options gives {harness_options!r}, and takes options of a Harness by their names: "
+            'return {"settings": {...}}'
+        )
     options = dict(harness_options)
     for mark in reversed(list(request.node.iter_markers("harness"))):  # the nearest one wins
         if mark.args:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, overload
 
 from rocketbox.message import Message, MessageExt, SendResult
 from rocketbox.protocol.stored_message import StoredMessage
+from rocketbox.safe_repr import also_when_unmade
 from rocketbox.template import MessageConverter
 from rocketbox.template.content_types import read_payload
 from rocketbox.template.spring_headers import CONTENT_TYPE
@@ -136,6 +137,7 @@ class SentMessages(Sequence[Sent]):
     def __len__(self) -> int:
         return len(self._messages)
 
+    @also_when_unmade
     def __repr__(self) -> str:
         return f"<{len(self)} messages to {self.topic}: {[str(each) for each in self._messages]}>"
 

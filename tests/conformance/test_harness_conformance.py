@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +17,8 @@ from rocketbox.client.tries import Tries
 from rocketbox.errors import Reject
 from rocketbox.protocol.prepared_sends import PLAIN_NUMBERS, SendRequest
 from rocketbox.testing import Harness, HarnessError, Outcome, given
+from tests.conformance.apache import NEWEST, ROOT
+from tests.docs.pages import FENCE
 from tests.support.framework.services import ServiceMaker
 
 pytestmark = [pytest.mark.anyio, pytest.mark.smoke]
@@ -204,3 +208,33 @@ def test_in_a_plain_function(payments: ModuleType, harness_of: Callable[..., Har
         harness.blocking.drain()
     assert payments.filed == ["receipt 1"]
     assert not (Path.cwd() / ".rocketbox").exists()
+
+
+# --- whole suites of tests, as their users start them ----------------------------------------------------------------
+
+UNDER_ASYNCIO = """
+import pytest
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+"""
+
+
+@pytest.mark.parametrize("name_server", [NEWEST], indirect=True)
+def test_the_tests_of_the_readme_and_of_the_flight_desk_pass_on_apache(name_server: str, tmp_path: Path) -> None:
+    for _, told, code in FENCE.findall((ROOT / "README.md").read_text()):
+        if " file=" in told:
+            (tmp_path / told.partition(" file=")[2]).write_text(code)
+    (tmp_path / "conftest.py").write_text(UNDER_ASYNCIO)
+    tests = [str(tmp_path / "test_orders.py"), "tests/examples/test_flight_desk_in_harness.py"]
+    options = ["-q", "-p", "no:cacheprovider", "-m", "not spark", "-o", f"pythonpath={tmp_path}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, f"--rocketbox-name-server={name_server}", *tests],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert "6 passed, 1 deselected" in done.stdout, done.stdout + done.stderr

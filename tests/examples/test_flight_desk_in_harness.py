@@ -80,7 +80,8 @@ async def test_the_first_alert_of_a_run_stumbles_and_comes_a_second_later(
         (1, Outcome.COMES_BACK),
         (2, Outcome.CONSUMED),
     ]
-    assert [sent.at for sent in harness.sent("alerts")] == [1.0]
+    (sent,) = harness.sent("alerts")
+    assert sent.at == 1.0 if harness.is_virtual else sent.at > 1.0
     assert ledger.desk_redelivered == 1
 
 
@@ -111,11 +112,13 @@ async def test_the_audit_sees_each_flight_in_order_and_each_row_once(
     for row in range(1, 41):
         await send(departure(row, flight=row % 4))
     await harness.drain()
-    await harness.redeliver(harness.calls(audit)[0])
-    await harness.drain()
     assert ledger.audit_rows == set(range(1, 41))
     assert ledger.out_of_order == []
-    assert ledger.audit_redelivered == 1
+    if harness.is_virtual:  # only a broker in memory delivers a message again when it is asked to
+        await harness.redeliver(harness.calls(audit)[0])
+        await harness.drain()
+        assert ledger.audit_rows == set(range(1, 41))
+        assert ledger.audit_redelivered == 1
 
 
 @pytest.mark.spark

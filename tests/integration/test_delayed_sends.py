@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -194,6 +194,43 @@ async def test_retry_later_is_exact(tmp_path: Path) -> None:
             assert timedelta(milliseconds=400) <= after - before
         assert servers.broker.timers.delivered == 2
         assert servers.broker.store.max_offset("SCHEDULE_TOPIC_XXXX", 0) == 0
+
+
+async def test_properties_without_room_for_what_a_broker_adds_until_the_time_are_refused(tmp_path: Path) -> None:
+    """Apache's 5.5.0 stores such a message, acknowledges it, and cannot put it into its topic when it is due."""
+    async with running(tmp_path) as (servers, producer):
+        at = datetime.now(UTC) + timedelta(milliseconds=300)
+        empty = Message("t", b"x", deliver_at=at, properties={"pad": "x"})
+        room = 32_255 - len(producer._sender.request(empty).properties) + 1
+        too_long = replace(empty, properties={"pad": "x" * (room + 1)})
+        sends: list[Callable[[Message], Awaitable[object]]] = [producer.send, producer.send_one_way, producer.request]
+        for send in sends:
+            with pytest.raises(InvalidMessageError, match="take 32256 bytes; at most 32255 are allowed where it has a"):
+                await send(too_long)
+        with pytest.raises(SendManyError):
+            await producer.send_many([too_long])
+        await producer.send(replace(empty, properties={"pad": "x" * room}))
+        assert servers.broker.timers.waiting + servers.broker.timers.delivered == 1
+
+
+async def test_a_retry_whose_properties_leave_no_room_goes_by_a_delay_level(tmp_path: Path) -> None:
+    async with running(tmp_path) as (servers, producer):
+        times: list[int] = []
+
+        async def handle(messages: list[MessageExt]) -> None:
+            times.append(messages[0].reconsume_times)
+            if times == [0]:
+                raise RetryLater(timedelta(milliseconds=400))
+
+        async with PushConsumer("readers", instance=producer.instance, options=FIRST) as consumer:
+            await consumer.subscribe("t", "*", handle)
+            await producer.send(Message("t", b"x", properties={"pad": "x" * 32_200}))
+            with anyio.fail_after(PATIENCE):
+                while len(times) < 2:
+                    await anyio.sleep(0.005)
+        assert times == [0, 1]
+        assert servers.broker.timers.delivered == 0
+        assert servers.broker.store.max_offset("SCHEDULE_TOPIC_XXXX", 0) == 1
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

@@ -15,7 +15,7 @@ import pytest
 from rocketbox.client import Admin, ClientOptions, ConsumerOptions, Credentials, Producer, PushConsumer
 from rocketbox.clock import RealClock
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
-from rocketbox.errors import AccessDeniedError, BrokerError, ClientError
+from rocketbox.errors import AccessDeniedError, BrokerError, ClientError, ConfigurationError, StoreCorruptError
 from rocketbox.message import ConsumeFromWhere, Message, MessageExt, format_offset_msg_id
 from rocketbox.protocol.codes import RequestCode as C
 from rocketbox.protocol.command import RemotingCommand
@@ -25,6 +25,7 @@ from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.server import RemotingServer
 from tests.support.broker.access import ADMIN, keys_of
 from tests.support.broker.wire import Wire, small_options
+from tests.support.failures import variables_of_ours
 from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
@@ -269,3 +270,21 @@ async def test_a_message_id_that_somebody_made_up_sends_him_nothing_signed(tmp_p
             assert answer.code == 0, answer.remark
             with pytest.raises(BrokerError, match="taken"):
                 await admin.view(made_up)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"max-handshakes": "many"}, {"max-handshaks": "1"}, {"max-handshakes": "0"}, {"acl-enable": "true"}, {}]
+)
+async def test_the_variables_of_a_start_that_fails_show_no_password(tmp_path: Path, wrong: dict[str, str]) -> None:
+    """As pytest's --showlocals, and tools that report errors, tell those of each line that an error came through."""
+    settings = {"authentication-enabled": "true", "tls-server-key-password": "hunter2-of-the-key", **wrong}
+    settings["init-authentication-user"] = json.dumps({"username": "admin", "password": "hunter2-of-the-admin"})
+    if not wrong:
+        del settings["tls-server-key-password"]
+        (tmp_path / "config").mkdir()
+        (tmp_path / "config" / "authUsers.json").write_text('{"userTable":{"a":{"password":"hunter2-of-the-file"}}}')
+    options = EmbeddedOptions(data_dir=tmp_path, port=0, name_server_port=0, broker=settings)
+    with pytest.raises((ConfigurationError, StoreCorruptError)) as caught:
+        async with EmbeddedServers(options):
+            pass
+    assert not [line for line in variables_of_ours(caught.value) if "hunter2" in line]

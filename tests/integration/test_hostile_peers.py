@@ -172,9 +172,11 @@ async def test_bodies_too_large_for_their_code_are_answered_with_the_number_and_
         assert sent.remark == f"the body of request 310 has 3000000 bytes; {(1 << 20) + 65_536} is the most here"
         pull = await wire.broker(RequestCode.PULL_MESSAGE, None, bytes(200_000))
         assert pull.code == 1
+        group = await wire.broker(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, b"{" + b"a:1," * 10_000)
+        assert group.remark == "the body of request 200 has 40001 bytes; 16384 is the most here"
         registration = await wire.name_server(RequestCode.REGISTER_BROKER, None, bytes(5_000_000))
         assert registration.remark == "the body of request 103 has 5000000 bytes; 4194304 is the most here"
-        assert wire.servers.broker.server.counters.bodies_refused == 3
+        assert wire.servers.broker.server.counters.bodies_refused == 4
         assert wire.servers.name_server.server.counters.bodies_refused == 1
         await well(wire)
 

@@ -22,6 +22,7 @@ from rocketbox.boot.masking import MASK
 from rocketbox.cli.app import app as cli
 from rocketbox.errors import ConfigurationError
 from tests.support.certificates import certificate, encrypted, write
+from tests.support.failures import variables_of_ours
 from tests.support.framework.services import SETTINGS, Service, ServiceMaker
 
 SECRET = "hunter2/of the b%nk & 'others'"  # in URLs, JSON and repr it looks different
@@ -440,6 +441,84 @@ def test_a_module_that_fails_with_a_secret_of_the_environment_does_not_show_it(t
     assert "hunter2" not in service.output
 
 
+VALIDATED = """
+import os
+
+from pydantic import BaseModel, SecretStr, model_validator
+from rocketbox import RocketBox, configuration_properties
+
+app = RocketBox("bank")
+
+@configuration_properties("bank")
+class BankProperties(BaseModel):
+    key: SecretStr
+
+    @model_validator(mode="after")
+    def log_in(self) -> "BankProperties":
+        try:
+            return int(self.key.get_secret_value())
+        except ValueError as error:
+            raise ConnectionError(f"cannot log in with {self.key.get_secret_value()}") from error
+"""
+
+
+def test_a_validator_that_fails_with_a_secret_shows_it_in_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "bank.py").write_text(VALIDATED)
+    (tmp_path / "rocketbox.yaml").write_text(f"bank: {{key: {QUOTED}}}\n")
+    service = Service(tmp_path, "run", "bank:app", "--debug")
+    assert service.finish() == 1
+    assert f"1. a validator of the settings failed: ConnectionError: cannot log in with {MASK}\n" in service.output
+    assert f"invalid literal for int() with base 10: '{MASK}'" in service.output.replace('"', "'")
+    assert not [form for form in FORMS if form in service.output]
+
+
+LOCALS = """
+from pydantic import BaseModel, SecretStr, model_validator
+from rocketbox import RocketBox, configuration_properties, rocketmq_listener
+
+app = RocketBox("bank", scan=[__name__])
+
+@configuration_properties("bank")
+class BankProperties(BaseModel):
+    key: SecretStr = SecretStr("")
+    number: int
+    is_open: bool = True
+
+    @model_validator(mode="after")
+    def look(self) -> "BankProperties":
+        if not self.is_open:
+            raise ConnectionError("it is closed")
+        return self
+
+@rocketmq_listener(topic="accounts", consumer_group="desk")
+async def on_account(account: str) -> None: ...
+"""
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("by_arguments", [False, True])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},  # the number is missing
+        {"bank.number": "none"},
+        {"bank.number": "7", "bank.is-open": "false"},
+        {"bank.number": "7", "rocketmq.name-server": "127.0.0.1:1", "rocketmq.startup": "fail"},
+    ],
+)
+async def test_the_variables_of_a_start_that_fails_show_no_secret(
+    wrong: dict[str, str], by_arguments: bool, service: ServiceMaker
+) -> None:
+    """As pytest's --showlocals, and tools that report errors, tell those of each line that an error came through."""
+    module = service(LOCALS)
+    given = {"rocketmq.access-key": "AK", "rocketmq.secret-key": SECRET, "bank.key": SECRET, **wrong}
+    told: dict[str, Any] = {"arguments": [f"--{key}={value}" for key, value in given.items()]}
+    with pytest.raises(ConfigurationError) as caught:
+        async with module.app.started(**(told if by_arguments else {"settings": given})):
+            pass
+    assert not [line for line in variables_of_ours(caught.value) if "hunter2" in line]
+
+
 def test_what_ends_a_thread_or_asks_for_the_end_shows_no_secret(service: ServiceMaker, tmp_path: Path) -> None:
     source = """
 import sys
@@ -454,9 +533,17 @@ app = RocketBox("bank", scan=[__name__])
 class BankProperties(BaseModel):
     key: SecretStr
 
+class Bank:
+    def __init__(self, refused: str) -> None:
+        self.refused = refused
+
+    def __del__(self) -> None:
+        raise ValueError(f"once more it {self.refused}")
+
 @app.on_startup
 async def log_in(properties: BankProperties) -> None:
     refused = f"cannot log in with {properties.key.get_secret_value()}"
+    Bank(refused)
 
     def look() -> None:
         raise ValueError(refused)
@@ -471,7 +558,8 @@ async def log_in(properties: BankProperties) -> None:
     assert bank.finish() == 1
     assert SECRET not in bank.output
     assert "thread look failed" in bank.output
-    assert bank.output.count(f"cannot log in with {MASK}") == 2
+    assert bank.output.count(f"cannot log in with {MASK}") == 3
+    assert f"ValueError: once more it cannot log in with {MASK}" in bank.output
 
 
 SIGNING = """

@@ -42,6 +42,7 @@ from rocketbox.remoting.tls_files import ClientTls, ServerTls
 from rocketbox.tasks import Supervisor
 from tests.support.certificates import authority, certificate, write
 from tests.support.loops import UVLOOP, needs_uvloop
+from tests.support.threads import no_thread_left
 from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
@@ -492,6 +493,12 @@ async def test_a_name_of_this_machine_is_listened_on(network: TcpNetwork) -> Non
     async with Desk().serve(network, host="localhost") as server, client_of(network) as client:
         _, port = parse_address(server.address)
         assert (await client.request(f"localhost:{port}", ask(ECHO, b"me"), timeout=PATIENCE)).body == b"me"
+
+
+async def test_a_connection_by_name_needs_no_thread_that_who_waits_for_it_may_hold(network: TcpNetwork) -> None:
+    async with Desk().serve(network, host="localhost") as server, client_of(network) as client, no_thread_left():
+        _, port = parse_address(server.address)
+        assert (await client.request(f"localhost:{port}", ask(ECHO, b"me"), timeout=5)).body == b"me"
 
 
 @pytest.mark.parametrize("driver", ["asyncio", pytest.param("uvloop", marks=needs_uvloop)])

@@ -42,7 +42,7 @@ def test_files_are_for_this_user_alone_and_no_secret_is_shown(tmp_path: Path) ->
     status, output = init("--directory", str(folder), "broker.example.org", "10.0.0.7")
     assert status == 0
     made = state_of(folder)
-    assert made.keys() == FILES
+    assert made.keys() == FILES | {".gitignore"}
     for name in FILES:
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600, name
     assert stat.S_IMODE(folder.stat().st_mode) == stat.S_IMODE((folder / "server-secrets").stat().st_mode) == 0o700
@@ -56,6 +56,72 @@ def test_files_are_for_this_user_alone_and_no_secret_is_shown(tmp_path: Path) ->
     assert "$(cat" not in output, "arguments of a process are seen by every user of the machine"
     assert f"--secrets-directory {folder / 'server-secrets'}" in output
     assert secret.encode() in made["server-secrets/rocketbox.embedded.init-authentication-user"]
+
+
+CERTIFICATES = {"ca.pem", "server.pem", "client.pem"}
+
+
+def seen_by_git(folder: Path) -> set[str]:
+    """The files that ``git add -A`` would add."""
+    git = ["git", "-C", str(folder)]
+    subprocess.run([*git, "init", "-q"], capture_output=True, check=True, timeout=60)
+    listed = subprocess.run(
+        [*git, "ls-files", "--others", "--exclude-standard"], capture_output=True, text=True, check=True, timeout=60
+    )
+    return set(listed.stdout.splitlines())
+
+
+@pytest.mark.parametrize("there", [[], ["app.py"], ["app.py", "ca.pem", "server-secrets/another"]], ids=len)
+def test_git_leaves_out_the_keys_and_nothing_else(tmp_path: Path, there: list[str]) -> None:
+    """In a new folder, in a project, and in one where they are replaced; what is written later is seen."""
+    for name in there:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    status, output = init("--directory", str(tmp_path), "--overwrite")
+    assert status == 0
+    assert ".gitignore" not in output
+    (tmp_path / "later.py").touch()
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "ca-key.pem").touch()
+    expected = CERTIFICATES | {".gitignore", "app.py", "later.py", "tests/ca-key.pem"}
+    assert seen_by_git(tmp_path) == (expected if there else expected - {"app.py"})
+
+
+@pytest.mark.parametrize(
+    ("lines", "lacking"),
+    [
+        ("", ["ca-key.pem", "server-key.pem", "client-key.pem", "client-keys.yml", "server-secrets/"]),
+        ("# *\n*.pyc\n/ca-key.pem\nclient-keys.yml  \n", ["server-key.pem", "client-key.pem", "server-secrets/"]),
+        ("*-key.pem\n**/client-keys.yml\nserver-secrets\n", []),
+        ("*-key.pem/\n/client-keys.*\nserver-secrets/\n", ["ca-key.pem", "server-key.pem", "client-key.pem"]),
+        ("*\n", []),
+        ("*\n!client-*\n", ["client-key.pem", "client-keys.yml"]),
+        ("!client-*\n*\n", []),
+        ("*.pem\n*.yml\nserver-secrets/*\n!/server-secrets/rocketbox*\n", ["server-secrets/"]),
+    ],
+)
+def test_what_a_gitignore_lacks_is_said_and_it_stays_as_it_is(tmp_path: Path, lines: str, lacking: list[str]) -> None:
+    ignoring = tmp_path / ".gitignore"
+    ignoring.write_text(lines)
+    status, output = init("--directory", str(tmp_path))
+    assert status == 0
+    assert ignoring.read_text() == lines
+    told = "".join(f"#   /{name}\n" for name in lacking)
+    head = f"# Add to {ignoring}, so that nobody commits the keys:\n{told}" if lacking else ""
+    assert output.startswith(f"{head}# In {tmp_path}: keep ca-key.pem elsewhere")
+    seen = seen_by_git(tmp_path)
+    assert [name for name in lacking if not any(file.startswith(name) for file in seen)] == []
+    with ignoring.open("a") as file:
+        file.writelines(f"/{name}\n" for name in lacking)
+    assert not seen_by_git(tmp_path) & (FILES - CERTIFICATES)
+
+
+def test_a_gitignore_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").mkdir()
+    status, output = init("--directory", str(tmp_path))
+    assert status == 1
+    assert f"{tmp_path / '.gitignore'} cannot be read: Is a directory" in output
+    assert not state_of(tmp_path)
 
 
 def test_certificates_are_what_openssl_takes_for_them(tmp_path: Path) -> None:
@@ -89,9 +155,25 @@ def test_nothing_is_replaced_unasked(tmp_path: Path) -> None:
     assert state_of(tmp_path) == before
     assert init("--directory", str(tmp_path), "--overwrite")[0] == 0
     after = state_of(tmp_path)
-    assert after.keys() == FILES, "and the link is no link any more"
-    assert all(after[name] != before[name] for name in before)
+    assert after.keys() == FILES | {".gitignore"}, "and the link is no link any more"
+    assert all(after[name] != before[name] for name in before.keys() - {".gitignore"})
     assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("own", [".", "server-secrets"])
+def test_a_directory_that_everybody_may_write_to_is_refused(tmp_path: Path, own: str) -> None:
+    """Whoever may write there can replace the CA that clients believe, and add to the settings of the servers."""
+    (tmp_path / "made").mkdir()
+    opened = tmp_path / "made" / own
+    opened.mkdir(exist_ok=True)
+    opened.chmod(0o777)
+    status, output = init("--directory", str(tmp_path / "made"))
+    assert status == 1
+    assert "may be written to by everybody" in output
+    assert f"chmod o-w {opened.resolve()}" in output
+    assert not state_of(tmp_path)
+    opened.chmod(0o775)
+    assert init("--directory", str(tmp_path / "made"))[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -109,9 +109,12 @@ async def last():
 """
     desk = service(tmp_path, takes_its_time, timeout="5s")
     desk.wait_for("is ready")
-    for _ in range(3):  # as coreutils' timeout does, and wrappers that pass on what a terminal has sent already
-        desk.process.send_signal(signal.SIGTERM)
-        time.sleep(0.01)
+    # As coreutils' timeout does, and wrappers that pass on what a terminal has sent already. Two of one number would be
+    # one while it stands still, and how soon the second one came would be the machine's matter if it did not.
+    desk.process.send_signal(signal.SIGSTOP)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        desk.process.send_signal(number)
+    desk.process.send_signal(signal.SIGCONT)
     assert desk.finish() == 0, desk.output
     assert "desk has stopped" in desk.output
     assert "again" not in desk.output

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -303,12 +303,14 @@ class History:
             self._done[key] = {offset for offset in self._done[key] if offset < end}
             self._through[key] = min(self._through[key], end)
 
-    def forget_topic(self, topic: str) -> None:
-        """It was deleted: nothing of it need come any more, and its offsets begin anew."""
+    def forget_topic(self, topic: str, brokers: Container[str]) -> None:
+        """It was deleted: nothing of it need come any more, and at these brokers its offsets begin anew."""
         for body, sent in self.acknowledged.items():
             if sent.topic == topic:
                 self.excused.update((group, body) for group in self.groups)
-        for key in [key for key in self._done.keys() | self._through.keys() if key[1][0] == topic]:
+        for key in [
+            key for key in self._done.keys() | self._through.keys() if key[1][0] == topic and key[1][1] in brokers
+        ]:
             self._done.pop(key, None)
             self._through.pop(key, None)
 

@@ -36,18 +36,19 @@ LADDER: dict[str, str] = {
     "blocking": "calls_from_threads errors loops waiters",
     "calls_from_threads": "clock errors loops",
     "message": "errors safe_repr",
-    "avro_bodies": "",
+    "body_memory": "",
+    "avro_bodies": "body_memory",
     "storage": "errors",
     "marks": "errors message",
-    "protocol": "errors message",
+    "protocol": "errors safe_repr message",
     "remoting": "declarations errors clock tasks rare_log safe_repr blocking loops waiters message protocol",
     "client": "declarations errors clock tasks frames rare_log own_failures safe_repr blocking calls_from_threads "
     "waiters message storage protocol remoting",
     "otel": "errors clock rare_log safe_repr message client version",
-    "template": "avro_bodies durations errors clock tasks safe_repr loops calls_from_threads message protocol remoting "
-    "client",
+    "template": "avro_bodies body_memory durations errors clock tasks safe_repr loops calls_from_threads message "
+    "protocol remoting client",
     "listeners": "declarations errors clock tasks safe_repr hints message marks protocol remoting client template",
-    "access": "errors clock rare_log message protocol remoting",
+    "access": "errors clock rare_log safe_repr message protocol remoting",
     "nameserver": "errors clock tasks rare_log safe_repr message protocol remoting access",
     "broker": "declarations errors clock tasks rare_log safe_repr blocking loops waiters message storage protocol "
     "remoting access",
@@ -56,7 +57,7 @@ LADDER: dict[str, str] = {
     "nameserver broker",
     "spark.columns": "",
     "spark.property_columns": "",
-    "spark.body_formats": "avro_bodies spark.option_values",
+    "spark.body_formats": "avro_bodies body_memory spark.option_values",
     "spark.json_bodies": "spark.body_formats spark.columns",
     "spark.record_columns": "errors message protocol spark.body_formats spark.columns spark.json_bodies "
     "spark.property_columns",
@@ -78,11 +79,13 @@ LADDER: dict[str, str] = {
     "spark.identity": "clock message client spark.checkpoint spark.looking spark.loss spark.offsets spark.selection",
     "spark.group_topics": "client",
     "spark.mirror": "errors clock rare_log message protocol client spark.asking spark.group_topics",
-    "spark.ends": "errors clock rare_log message client spark.asking spark.offsets spark.selection spark.worker_client",
+    "spark.ends": "errors clock rare_log message client spark.asking spark.loss spark.offsets spark.selection "
+    "spark.worker_client",
     "spark.taken_away": "errors clock rare_log message client spark.asking spark.checkpoint spark.loss spark.offsets "
     "spark.selection",
     "spark.progress": "errors clock message client spark.asking spark.checkpoint spark.ends spark.identity "
-    "spark.limits spark.looking spark.offsets spark.options spark.starting spark.taken_away spark.worker_client",
+    "spark.limits spark.looking spark.offsets spark.options spark.selection spark.starting spark.taken_away "
+    "spark.worker_client",
     "spark.pull_plan": "message spark.offsets spark.record_columns",
     "spark.missing": "message spark.offsets spark.record_columns",
     "spark.answers": "errors message spark.offsets",
@@ -109,7 +112,7 @@ LADDER: dict[str, str] = {
     "loops message marks protocol remoting client template listeners spark boot storage local_servers embedded "
     "background_work management otel watchdog",
     "management": "safe_repr boot",
-    "background": "errors loops",
+    "background": "calls_from_threads errors loops",
     "watchdog": "errors clock frames loops",
     "stop_guard": "clock frames loops watchdog",
     "background_work": "clock own_failures safe_repr tasks",
@@ -117,9 +120,9 @@ LADDER: dict[str, str] = {
     "listeners spark boot autoconfigure management stop_guard version",
     "application": "frozen_heap errors clock tasks hints safe_repr blocking loops message marks protocol remoting "
     "client template listeners spark boot autoconfigure background management running stop_guard",
-    "testing": "lazy_names durations errors clock tasks hints blocking calls_from_threads loops message local_servers "
-    "storage protocol remoting client template listeners spark spark.columns spark.dead_letters spark.options "
-    "spark.record_columns spark.servers broker embedded boot autoconfigure application",
+    "testing": "lazy_names durations errors clock tasks hints safe_repr blocking calls_from_threads loops message "
+    "local_servers storage protocol remoting client template listeners spark spark.columns spark.dead_letters "
+    "spark.options spark.record_columns spark.servers broker embedded boot autoconfigure application",
     "cli": "errors clock tasks loops stop_guard message storage marks protocol remoting client template listeners "
     "spark boot embedded autoconfigure application broker nameserver version",
     "__main__": "cli",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import sys
 import threading
 from contextlib import AbstractAsyncContextManager
@@ -12,6 +13,7 @@ import pytest
 
 from rocketbox.background import Background, Service
 from rocketbox.errors import NotStartedError
+from tests.support.waiting import PATIENCE
 
 
 class NoService(AbstractAsyncContextManager[Service]):
@@ -92,3 +94,19 @@ def test_a_call_while_a_start_fails_says_that_nothing_is_started() -> None:
             each.join()
         sys.setswitchinterval(interval)
     assert told == []
+
+
+def test_an_interrupt_that_comes_just_before_a_call_waits_ends_it() -> None:
+    """As Ctrl-C may: what comes between the last look for signals and the wait ends no wait of Python's own."""
+
+    waited_on: list[str] = []
+
+    async def stay() -> None:
+        _thread.interrupt_main()
+        await anyio.sleep(PATIENCE)
+        waited_on.append("to the end")
+
+    background = Background("desk", CallsAtItsEnd)
+    with background, pytest.raises(KeyboardInterrupt):
+        background.call(stay)
+    assert not waited_on

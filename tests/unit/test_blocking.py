@@ -183,6 +183,7 @@ async def test_what_would_end_who_awaits_a_function_is_an_error_and_not_a_hang(e
 
 async def test_who_still_waits_in_line_when_the_pool_closes_is_told() -> None:
     release = threading.Event()
+    ended: list[str] = []
     refused: list[NotStartedError] = []
     async with anyio.create_task_group() as group:
 
@@ -193,12 +194,14 @@ async def test_who_still_waits_in_line_when_the_pool_closes_is_told() -> None:
 
         with anyio.fail_after(PATIENCE):
             async with WorkerPool(1, "test") as pool:
-                group.start_soon(pool.run, release.wait, 10)
-                await anyio.wait_all_tasks_blocked()
+                runs = Noted("runs", ended, release)
+                pool.put([runs])
+                await until(runs.began.is_set)  # what has not begun would be dropped, too
                 group.start_soon(wait_in_line)
                 await anyio.wait_all_tasks_blocked()
                 group.start_soon(anyio.to_thread.run_sync, release.set)
     assert len(refused) == 1
+    assert ended == ["runs"]
 
 
 async def test_a_closed_pool_refuses_work() -> None:
@@ -291,7 +294,9 @@ async def test_no_job_waits_behind_a_blocked_one_while_a_thread_is_idle(blocking
         pool.put([quick[0], *blocked, *quick[1:]])
         try:
             await until(lambda: len(ended) == 50)
-            assert all(job.began.is_set() for job in blocked)
+            await until(
+                lambda: all(job.began.is_set() for job in blocked)
+            )  # a thread may have taken it and not run yet
         finally:
             release.set()
         await until(lambda: len(ended) == 50 + blocking)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
+import asyncio
 import contextvars
+import ctypes
 import gc
 import os
 import signal
@@ -19,7 +22,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from rocketbox.calls_from_threads import Call, CallsFromThreads, threads_waiting_for_loops
+from rocketbox.calls_from_threads import Call, CallsFromThreads, Wakes, threads_waiting_for_loops
 from rocketbox.clock import RealClock
 from rocketbox.errors import ClientStateError, ForkedError, NotStartedError
 from rocketbox.loops import call_soon_from_thread
@@ -117,6 +120,24 @@ async def test_where_a_loop_runs_it_is_refused_with_the_way_out(calls: CallsFrom
         ClientStateError, match=r"template\.blocking\.send\(\) would block the event loop.*await template"
     ):
         calls.call("template.blocking.send", twice, 1)
+
+
+def test_in_the_thread_whose_loop_stands_still_it_is_refused() -> None:
+    async def started() -> CallsFromThreads:
+        return await new_calls().__aenter__()
+
+    with asyncio.Runner() as runner:
+        calls = runner.run(started())
+        with pytest.raises(ClientStateError, match=r"would wait for ever.*does not run now"):
+            calls.call("twice", twice, 21)  # would wait for ever
+
+        async def in_another_thread() -> None:
+            assert await ended(in_a_thread(calls.call, "twice", twice, 21)) == 42
+            await calls.close()
+
+        runner.run(in_another_thread())
+        with pytest.raises(NotStartedError):
+            calls.call("twice", twice, 21)
 
 
 async def test_before_the_start_and_after_the_end_nothing_is_called() -> None:
@@ -264,15 +285,28 @@ async def test_an_error_is_gone_with_who_has_caught_it(calls: CallsFromThreads) 
         gc.enable()
 
 
-def test_an_interrupt_ends_the_wait_and_the_call() -> None:
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    "interrupts",
+    [
+        pytest.param(interrupt, id="while it waits"),
+        # What comes between the last look for signals and the wait ends no wait. This way it never does.
+        pytest.param(_thread.interrupt_main, id="before it waits"),
+    ],
+)
+def test_an_interrupt_ends_the_wait_and_the_call(interrupts: Callable[[], None]) -> None:
     """In the main thread, where Ctrl-C arrives."""
-    cancelled = threading.Event()
+    cancelled, waited_on = threading.Event(), list[str]()
     ready: Future[tuple[CallsFromThreads, Callable[[], object]]] = Future()
 
     async def stay() -> None:
-        os.kill(os.getpid(), signal.SIGINT)
+        interrupts()
         try:
-            await anyio.sleep_forever()
+            await anyio.sleep(PATIENCE)
+            waited_on.append("to the end")
         finally:
             cancelled.set()
 
@@ -290,9 +324,94 @@ def test_an_interrupt_ends_the_wait_and_the_call() -> None:
         with pytest.raises(KeyboardInterrupt):
             calls.call("stay", stay)
         assert cancelled.wait(PATIENCE)
+        assert not waited_on
     finally:
         stop()
         thread.join(PATIENCE)
+
+
+async def test_a_thread_that_is_interrupted_while_it_waits_wakes_those_behind_it(calls: CallsFromThreads) -> None:
+    class DeadlineError(Exception):
+        """What a library of time limits raises in a thread from outside."""
+
+    may_end = anyio.Event()
+    begun: list[int] = []
+
+    async def wait(number: int) -> int:
+        begun.append(number)
+        await may_end.wait()
+        return number
+
+    futures: list[Future[int]] = []
+    for number in range(8):
+        futures.append(in_a_thread(calls.call, "wait", wait, number))
+        with anyio.fail_after(PATIENCE):
+            while len(begun) <= number:
+                await anyio.sleep(0.001)
+    interrupted = sorted(call.thread for call in calls.under_way.calls)[::2]
+    for thread in interrupted:
+        assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(DeadlineError)) == 1
+
+    may_end.set()
+
+    results, deadlines = [], 0
+    for future in futures:
+        try:
+            results.append(await ended(future))
+        except DeadlineError:
+            deadlines += 1
+    assert deadlines == len(set(results)) == 4
+    assert not threads_waiting_for_loops()
+    assert not calls.under_way.calls
+
+
+class Quick(Call):
+    """One that has ended already, of the thread with this ident."""
+
+    def __init__(self, thread: int) -> None:
+        super().__init__("quick")
+        self.thread = thread
+
+    def begin(self) -> None:
+        raise AssertionError("it has ended")
+
+    def cancel(self) -> None:
+        raise AssertionError("it has ended")
+
+    @property
+    def is_woken(self) -> bool:
+        return not self.done.locked()
+
+
+def test_the_main_thread_is_woken_at_once_and_wakes_nobody() -> None:
+    """A handler of signals could raise there when it has taken another one out of the line, and not woken it yet."""
+    wakes = Wakes()
+    first, second, third, own = Quick(1), Quick(2), Quick(3), Quick(threading.get_ident())
+    for each in (first, second, third, own):
+        wakes.wake(each)
+    assert [each.is_woken for each in (first, second, third, own)] == [True, False, False, True]
+    wakes.go_on(own)
+    assert not second.is_woken
+    wakes.go_on(first)
+    assert [second.is_woken, third.is_woken] == [True, False]
+    wakes.go_on(second)
+    assert third.is_woken
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+async def test_the_thread_that_forks_is_the_main_one_of_the_child() -> None:
+    """``multiprocessing.Pool`` replaces its workers in a thread of its own."""
+
+    def fork() -> int:
+        child = os.fork()
+        if not child:
+            wakes, calls = Wakes(), [Quick(threading.get_ident()), Quick(threading.get_ident())]
+            for each in calls:
+                wakes.wake(each)
+            os._exit(7 if all(each.is_woken for each in calls) else 8)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    assert await ended(in_a_thread(fork)) == 7
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")

@@ -92,6 +92,17 @@ def test_the_blocking_line_is_named_once_and_the_end_has_its_duration(
     assert caplog.messages[1:] == ["the event loop turns again, after 3.0 s"]
 
 
+def test_a_process_that_was_stopped_behind_a_block_takes_nothing_from_its_duration(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched.look(9)
+    watched.turn()
+    watched.pass_time(5)
+    watched.look()
+    assert caplog.messages[1:] == ["the event loop turns again, after 2.0 s"]
+    assert watched.watchdog.blocked_for == 0
+
+
 def test_each_block_is_told_of(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         watched.look(6)

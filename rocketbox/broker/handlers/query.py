@@ -55,9 +55,9 @@ class QueryHandler:
         return RemotingCommand.response(ResponseCode.QUERY_NOT_FOUND, remark, fields)
 
     async def view(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """The record that begins at an offset of the commit log; 1 when none does."""
+        """The message that begins at an offset of the commit log; 1 when none does, or its topic was deleted."""
         header = ViewMessageRequestHeader.decode(request.ext_fields)
-        record = await self._store.read_record(header.offset)
+        record = await self._store.read_message(header.offset)
         if record is None:
             return RemotingCommand.response(
                 ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}"

@@ -1,7 +1,8 @@
 """Replies to requests (324, 325): each is handed to the client that asked, which is all who sees it, and stored.
 
 A request names its client by id (REPLY_TO_CLIENT), and so does the reply; the client is where a heartbeat with that id
-came from; with access control one of the user who has sent the request (``askers``). It is handed the reply by code
+came from; with access control one of the user who has sent the request (``askers``), and nobody where the broker does
+not remember that, as of requests from before its start. It is handed the reply by code
 326 and acknowledges it; only then is the replier answered. A client that is not connected here, takes no bytes, or has
 ``max-unanswered-replies`` to acknowledge still, is not waited for: the replier is told at once that nobody was reached
 (code 1, in Apache's words), and may try another broker.
@@ -121,6 +122,11 @@ class ReplyHandler:
     ) -> tuple[_Push | None, str]:
         """Hand the reply to its client, and what the replier is told if that fails, now or later."""
         shown = client[:LONGEST_SHOWN]
+        if self._context.access is not None and not self._context.askers.knows(properties):
+            return None, (
+                f"push reply message fail, the request of <{shown}> is not known here: it was taken by another broker, "
+                "before this one was started, or too many came since (maxRememberedRequests)"
+            )
         asker = self._asker(client, properties)
         if asker is None or asker.closed:
             return None, f"push reply message fail, channel of <{shown}> not found."

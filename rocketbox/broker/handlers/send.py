@@ -184,11 +184,10 @@ class SendHandler:
         return self._answers.answer(connection, request, result, topic, queue_id, uniq_key, wait=wait)
 
     def _note_asker(self, connection: Connection, request: RemotingCommand, properties: bytes) -> None:
-        """Remember whose request a message is, if it is one, and its user has signed it."""
+        """Remember whose request a message is, if it is one."""
         if self._context.access is not None and ASKS_FOR_REPLY in properties:
             user = self._context.access.user_of(connection, request)
-            if user is not None:
-                self._context.askers.note(properties, user.name)
+            self._context.askers.note(properties, None if user is None else user.name)
 
     def _send_batch(
         self,

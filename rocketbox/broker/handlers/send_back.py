@@ -36,6 +36,7 @@ from rocketbox.remoting.connection import Connection, RequestHandler
 
 __all__ = ["SendBackHandler"]
 
+MOST_TIMES = 2**31 - 1  # that a record can say; a sender may have written as many
 FIRST_RETRY_LEVEL = 3  # the delay of the first retry, 10 s; each further one is a level later
 
 
@@ -89,7 +90,7 @@ class SendBackHandler:
         self, connection: Connection, request: RemotingCommand, offset: int
     ) -> RemotingCommand | None:
         """Take a message that must be read from a file first."""
-        record = await self._store.read_record(offset)
+        record = await self._store.read_message(offset)
         if record is None:
             return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
         answer = self._take(connection, request, record)
@@ -135,11 +136,11 @@ class SendBackHandler:
             self._topics.create_for_group(name, DLQ_QUEUES, by=connection.remote_address)
             queue_id, level = 0, 0
         else:
-            level = header.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
+            level = header.delay_level or min(FIRST_RETRY_LEVEL + message.reconsume_times, MOST_TIMES)
         if not self._topics.is_written(name):
             raise TopicNotWrittenError(name)
         properties = set_property(properties, b"DELAY", b"%d" % level)
-        again = record_of(message, name, queue_id, properties, message.reconsume_times + 1)
+        again = record_of(message, name, queue_id, properties, min(message.reconsume_times + 1, MOST_TIMES))
         try:
             result = self._puts.put(again, PutOrigin.SEND_BACK)
         except InvalidMessageError as error:

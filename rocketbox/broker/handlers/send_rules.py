@@ -22,6 +22,7 @@ from rocketbox.protocol.codes import (
     RETRY_PREFIX,
     SEND_FORBIDDEN_TOPICS,
     VERSION_3_4_9,
+    MessageSysFlag,
     PermName,
     ResponseCode,
     dlq_topic,
@@ -33,11 +34,12 @@ from rocketbox.protocol.stored_message import BatchElement, BatchTooLongError, d
 from rocketbox.protocol.tags import MAX_TOPIC_CHARACTERS
 from rocketbox.remoting.connection import Connection
 
-__all__ = ["DLQ_QUEUES", "MOST_IN_BATCH", "SendRules"]
+__all__ = ["DLQ_QUEUES", "INNER_BATCH", "MOST_IN_BATCH", "SendRules"]
 
 _log = logging.getLogger(__name__)
 
 DLQ_QUEUES = 1
+INNER_BATCH = int(MessageSysFlag.INNER_BATCH)
 MOST_IN_BATCH = 65_536  # the answer names each, by 57 bytes at most, and a peer reads no header of more than 4 MiB
 
 
@@ -70,6 +72,12 @@ class SendRules:
         Raises LimitError when there are too many topics, TopicNotWrittenError for one that is not written yet.
         """
         topic, queue_id = head.topic, head.queue_id
+        if head.sys_flag & INNER_BATCH:  # who consumes it would take the places of those behind it for consumed
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "the message says to be an inner batch, and no topic here has batches in its queues; send it without "
+                f"{int(MessageSysFlag.INNER_BATCH)} in its system flags",
+            )
         config = self._topics.get(topic)
         if config is None or topic in SEND_FORBIDDEN_TOPICS:
             config = self.new_topic(head, connection.remote_address)

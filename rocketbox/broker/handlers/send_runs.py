@@ -22,6 +22,7 @@ from typing import Final
 from rocketbox.broker.context import BrokerContext
 from rocketbox.broker.handlers.born_host import born_host
 from rocketbox.broker.handlers.send_answers import SendAnswers
+from rocketbox.broker.handlers.send_rules import INNER_BATCH
 from rocketbox.broker.property_shapes import PropertyShapes
 from rocketbox.broker.store.putting import LaneMessage, PutLane
 from rocketbox.errors import InvalidMessageError, RemoteProtocolError
@@ -118,6 +119,7 @@ class SendRuns:
             or topic in SEND_FORBIDDEN_TOPICS
             or topic.startswith(RETRY_PREFIX)
             or head.batch
+            or head.sys_flag & INNER_BATCH
             or not 0 <= queue_id < max(config.read_queue_nums, config.write_queue_nums)
         ):
             return None

@@ -58,18 +58,25 @@ class TransactionHandler:
             return RemotingCommand.response(
                 ResponseCode.SYSTEM_ERROR, f"commitOrRollback is {header.commit_or_rollback}, which is no end"
             )
+        half = self._halves.find(header.tran_state_table_offset, header.commit_log_offset)
         record = self._store.read_from_memory(header.commit_log_offset)
-        if record is None:
+        if record is None or (half is not None and half.is_doubtful):
             return self._end_from_disk(connection, request, header)
         return self._take(connection, request, header, record)
 
     async def _end_from_disk(
         self, connection: Connection, request: RemotingCommand, header: EndTransactionRequestHeader
     ) -> RemotingCommand | None:
-        """End one whose half must be read from a file first; not for an offset that is no open half's."""
+        """End one whose half must be read from a file first, or looked up; not for an offset that is no open half's."""
         record = None
-        if self._halves.find(header.tran_state_table_offset, header.commit_log_offset) is not None:
+        half = self._halves.find(header.tran_state_table_offset, header.commit_log_offset)
+        if half is not None:
             record = await self._store.read_record(header.commit_log_offset)
+        if half is not None and half.is_doubtful and record is not None:
+            try:
+                await self._halves.has_ended_after_all(half, decode_message(record, decompress=False)[0])
+            except (StoreError, OSError, RemoteProtocolError) as error:  # it is open still, and will be checked
+                return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, str(error))
         return self._take(connection, request, header, record)
 
     def _take(

@@ -19,16 +19,20 @@ from rocketbox.broker.store.records import (
     MAGIC_V2,
     MAGICS,
     MIN_RECORD_BYTES,
+    body_position,
     check_record,
     length_mismatch,
 )
 
-__all__ = ["LogScan", "intact_behind"]
+__all__ = ["LogScan", "body_at", "intact_behind"]
 
 FIRST_WINDOW = 32 << 10  # bytes read first: after a clean stop there is nothing more to see
 WINDOW = 4 << 20  # bytes read at once from then on
 _HEAD = struct.Struct(">II")
 _OFFSET = struct.Struct(">q")
+_LENGTH = struct.Struct(">i")
+_NOWHERE = range(0)
+LONGEST_HEAD = 112  # bytes of a record in front of its body, with IPv6 hosts
 
 
 class LogScan:
@@ -106,11 +110,29 @@ def _implausible(size: int, magic: int, space: int) -> str | None:
     return None
 
 
+def body_at(run: FileRun, offset: int) -> range:
+    """Where the body lies of the record whose head stands there, whole or not; nowhere if none does.
+
+    What looks like a record in it was put there by the sender, who foresees the place: it is none, and proves nothing.
+    A wrong bit in the head never has it reach into the next record: size and length of the body have to fit.
+    """
+    head = run.read(offset, LONGEST_HEAD) if run.start <= offset < run.limit else b""
+    if len(head) < LONGEST_HEAD:
+        return _NOWHERE
+    size, magic = _HEAD.unpack_from(head)
+    (own,) = _OFFSET.unpack_from(head, 28)
+    if magic not in MAGICS or own != offset or size < MIN_RECORD_BYTES or length_mismatch(head, size) is not None:
+        return _NOWHERE
+    position = body_position(head)
+    begin = offset + position + _LENGTH.size
+    return range(begin, begin + _LENGTH.unpack_from(head, position)[0])
+
+
 def intact_behind(run: FileRun, end: int) -> Iterator[tuple[int, bytes]]:
-    """Intact records behind ``end`` in its file."""
+    """Intact records behind ``end`` in its file, and not within the body of one that begins there."""
     if not run.start <= end < run.limit:
         return
-    start = run.file_start(end)
+    start, body = run.file_start(end), body_at(run, end)
     file = run.file(end)
     position: int | None = end - start
     while position is not None and (position := file.next_data(position)) is not None:
@@ -119,7 +141,7 @@ def intact_behind(run: FileRun, end: int) -> Iterator[tuple[int, bytes]]:
             return
         for at in _magics(data):
             offset = start + position + at - 4
-            if offset <= end or at < 4 or at + 32 > len(data):
+            if offset <= end or offset in body or at < 4 or at + 32 > len(data):
                 continue
             (size,) = struct.unpack_from(">I", data, at - 4)
             (own,) = _OFFSET.unpack_from(data, at + 24)

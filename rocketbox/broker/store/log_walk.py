@@ -1,7 +1,8 @@
 """Walking through a commit log that may be damaged: every intact record, and the gaps between them.
 
 Where ``LogScan`` of a recovery stops, the walk looks for the next intact record in the file (its magic number, its own
-offset, its checksum) and goes on there. Nothing is changed, and nothing is decided: whether a gap is a torn tail or
+offset, its checksum) and goes on there, but not within the body of the record that it stopped at: what a sender has
+written there is no message. Nothing is changed, and nothing is decided: whether a gap is a torn tail or
 damage is for the caller to say, who knows what the checkpoint says.
 """
 
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from rocketbox.broker.store.files import FileRun, read_data
 from rocketbox.broker.store.filler import is_filler
-from rocketbox.broker.store.log_scan import LogScan
+from rocketbox.broker.store.log_scan import LogScan, body_at
 from rocketbox.broker.store.records import (
     CHECKSUM_BYTES,
     CHECKSUM_NAME,
@@ -103,7 +104,7 @@ def _walk_file(
         offset = scan.end
         if offset >= run.limit or (until is not None and offset >= until):
             return
-        found = next_intact(run, offset + 1)
+        found = next_intact(run, offset + 1, leave_out=body_at(run, offset))
         if found is None:
             if not last or scan.reason is not None or not _is_zero(run, offset):
                 yield Gap(offset, run.limit, scan.reason or "zeros, where a record or the end of the file should be")
@@ -112,8 +113,11 @@ def _walk_file(
         offset = found
 
 
-def next_intact(run: FileRun, offset: int) -> int | None:
-    """Where the next intact record begins, at or behind ``offset`` in its file; None when there is none."""
+def next_intact(run: FileRun, offset: int, *, leave_out: range = range(0)) -> int | None:
+    """Where the next intact record begins, at or behind ``offset`` in its file; None when there is none.
+
+    None that begins in the bytes to ``leave_out``, which are known to be no records.
+    """
     if offset >= run.limit:
         return None
     start = run.file_start(offset)
@@ -127,7 +131,7 @@ def next_intact(run: FileRun, offset: int) -> int | None:
         base = position - len(tail)
         for at in sorted(_signs(piece)):
             found = start + base + at - 4
-            if at >= 4 and found >= offset and _is_intact(run, found):
+            if at >= 4 and found >= offset and found not in leave_out and _is_intact(run, found):
                 return found
         tail = piece[-7:]
     return None

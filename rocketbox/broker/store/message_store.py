@@ -117,6 +117,7 @@ class MessageStore:
         self.get_from_memory = self._reader.get_from_memory
         self.read = self._reader.read
         self.read_record = self._reader.read_record
+        self.read_message = self._reader.read_message
         self.read_from_memory = self._reader.read_from_memory
         self.query_keys = self._reader.query_keys
         self.find_offset_by_time = self._reader.find_offset_by_time

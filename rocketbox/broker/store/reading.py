@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT, StoreOptions
 from rocketbox.broker.store.read_ahead import ReadAhead, ReadOn
 from rocketbox.broker.store.record_cache import RecordCache
 from rocketbox.broker.store.record_reading import NeedsDiskError, RecordReader, WrongEntryError
-from rocketbox.broker.store.records import Place, has_topic, topic_fields
+from rocketbox.broker.store.records import Place, has_topic, parse_record, topic_fields
 from rocketbox.errors import NotStartedError, StoreError
 
 __all__ = ["GetMessageStatus", "GetResult", "StoreReader"]
@@ -194,8 +195,7 @@ class StoreReader:
         disk: bool,
         ahead: bool,
     ) -> GetResult:
-        if self._refusal is not None:
-            raise StoreError(self._refusal)
+        self._check_readable()
         queue = self._derived.find(topic, queue_id)
         if queue is None:
             least = end = self.first_offset(topic, queue_id)
@@ -364,9 +364,41 @@ class StoreReader:
 
     def read(self, commit_log_offset: int) -> bytes | None:
         """The record that begins at a commit-log offset; None if none does, or it is not whole. Blocks; any thread."""
+        self._check_readable()
+        return self._records.read(commit_log_offset)
+
+    def _check_readable(self) -> None:
         if self._refusal is not None:
             raise StoreError(self._refusal)
-        return self._records.read(commit_log_offset)
+
+    async def read_message(self, commit_log_offset: int) -> bytes | None:
+        """The record of the message that begins at a commit-log offset; None if none does. From memory, or by a thread.
+
+        For who is told the offset by a peer. Other than :meth:`read_record` it takes nothing for a record to which no
+        entry of its queue leads: the body of a message may hold what looks like a record of its sender's topic, at the
+        place that he foresees, and ends behind the next message, which is another's.
+        """
+        record = self.read_from_memory(commit_log_offset)
+        return record if record is not None else await self.pool.run(self._message_at, commit_log_offset)
+
+    def _message_at(self, offset: int) -> bytes | None:
+        self._check_readable()
+        return self._records.read(offset, is_believed=lambda record: self._has_entry(record, offset))
+
+    def _has_entry(self, record: bytes, offset: int) -> bool:
+        """Whether the entry of the queue that a record says to be of leads to that offset."""
+        try:
+            topic, queue_id, number, *_ = parse_record(record)
+        except (ValueError, struct.error, IndexError):  # what its lengths say does not fit together
+            return False
+        queue = self._derived.find(topic, queue_id)
+        if queue is None or not queue.first_offset <= number < queue.max_offset:
+            return False
+        try:
+            entries = [(physical, size) for physical, size, _ in queue.units(number, 1)]
+        except (FileNotFoundError, StoreError):  # its file was removed meanwhile
+            return False
+        return entries == [(offset, len(record))]
 
     async def query_keys(self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int) -> KeySearch:
         """Records of a topic that may have a key, stored between two times, newest first; by threads, in slices.

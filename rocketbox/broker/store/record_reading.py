@@ -40,11 +40,13 @@ from rocketbox.broker.store.records import (
     topic_fields,
 )
 from rocketbox.errors import StoreError
+from rocketbox.protocol.framing import MAX_FRAME_BYTES
 
 __all__ = ["NeedsDiskError", "RecordReader", "WrongEntryError"]
 
 READ_GAP = 4 << 10  # records of one queue nearer than this are read together with what is between
 LARGE = 256 << 10  # an entry that says more is only believed when the record's head says so too
+LARGEST = 2 * MAX_FRAME_BYTES  # bytes of a record that a frame has brought; what says more is no record
 TIME_BYTES = 76  # of a record, in which its store time lies
 _HEAD = struct.Struct(">II20xq")  # size, magic, physical offset
 _PLACE = struct.Struct(">II4xi4xqq")  # size, magic, queue id, queue offset, physical offset
@@ -83,14 +85,21 @@ class RecordReader:
         """The record that begins at a commit-log offset, if it is in memory."""
         return self._cache.get(commit_log_offset) if commit_log_offset >= self._log.start else None
 
-    def read(self, commit_log_offset: int) -> bytes | None:
-        """The record that begins at a commit-log offset; None if none does, or it is not whole. Blocks; any thread."""
+    def read(
+        self, commit_log_offset: int, *, is_believed: Callable[[bytes], bool] = lambda record: True
+    ) -> bytes | None:
+        """The record that begins at a commit-log offset; None if none does, or it is not whole. Blocks; any thread.
+
+        One that is not in memory, and that ``is_believed`` refuses, is none. That is asked first: how long it takes to
+        say so tells nobody whether the checksum is right of what he has made look like a record.
+        """
         record = self.from_memory(commit_log_offset)
         if record is not None:
             return record
         size = self._size_at(commit_log_offset)
         record = b"" if size is None else self._log.read(commit_log_offset, size)
-        return record if len(record) == size and check_record(record, commit_log_offset) is None else None
+        is_whole = len(record) == size and is_believed(record) and check_record(record, commit_log_offset) is None
+        return record if is_whole else None
 
     def _size_at(self, offset: int) -> int | None:
         """The size of the record that begins there; None if none does."""
@@ -101,6 +110,8 @@ class RecordReader:
             return None
         size, magic, own_offset = _HEAD.unpack(head)
         if magic not in MAGICS or own_offset != offset or not MIN_RECORD_BYTES <= size <= self._log.written - offset:
+            return None
+        if size > LARGEST:  # part of a body that looks like a record, and would have a gigabyte read
             return None
         return int(size)
 

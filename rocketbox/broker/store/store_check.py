@@ -39,7 +39,7 @@ from rocketbox.storage.file_system import Storage
 __all__ = ["StoreFiles", "check_store", "check_tables", "find_files"]
 
 LISTINGS = 10
-USERS = "authUsers.json"  # with their passwords, which no finding shows
+PRIVATE = ("authUsers.json", "askers.json")  # with passwords and names of users, which no finding shows
 _FOREVER = 1 << 62
 _UNIT = struct.Struct(">qiq")
 
@@ -228,7 +228,7 @@ def check_tables(storage: Storage, root: str) -> Iterator[StoreFinding]:
             path = Path(f"{root}/config/{name.removesuffix('.bak')}")
             if name.endswith(".bak") and storage.exists(str(path)):
                 continue  # looked at with the file itself, and its checksums with both
-            file = ConfigFile(path, storage, private=path.name == USERS)
+            file = ConfigFile(path, storage, private=path.name in PRIVATE)
             problems = file.problems()
             again = set(problems and file.problems())  # else a broker has replaced it meanwhile
             for problem in problems:

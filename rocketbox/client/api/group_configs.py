@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rocketbox.client.api.answers import ask
-from rocketbox.protocol.admin_bodies import decode_group_configs, encode_group_config
+from rocketbox.protocol.admin_bodies import encode_group_config, group_configs_in_steps
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
 from rocketbox.protocol.headers import DeleteSubscriptionGroupRequestHeader
 from rocketbox.remoting.client import RemotingClient
+from rocketbox.remoting.turns import read_in_turns
 
 __all__ = ["all_groups", "delete_group", "put_group"]
 
@@ -44,7 +45,7 @@ async def all_groups(
     """Every group of a broker; in a namespace those of it, and RocketMQ's own."""
     command = RemotingCommand.request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     answer = await ask(remoting, address, command, timeout=timeout)
-    found, namespace = decode_group_configs(answer.body), remoting.namespace
+    found, namespace = await read_in_turns(group_configs_in_steps(answer.body)), remoting.namespace
     if not namespace:
         return found
     plain = {name: namespace.unwrap(name) for name in found if namespace.has(name)}

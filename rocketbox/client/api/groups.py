@@ -14,10 +14,10 @@ from rocketbox.message import MessageExt, MessageQueue
 from rocketbox.protocol.bodies import (
     HeartbeatData,
     LockBatchRequestBody,
-    decode_consumer_list,
-    decode_lock_batch_response,
+    consumer_list_in_steps,
     encode_heartbeat,
     encode_lock_batch_request,
+    locked_queues_in_steps,
 )
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
@@ -28,6 +28,7 @@ from rocketbox.protocol.headers import (
 )
 from rocketbox.protocol.namespaces import Namespace
 from rocketbox.remoting.client import RemotingClient
+from rocketbox.remoting.turns import read_in_turns
 
 __all__ = [
     "consumer_ids",
@@ -85,7 +86,8 @@ async def consumer_ids(remoting: RemotingClient, address: str, group: str, *, ti
     """The client ids of the group's members that the broker knows; without any it answers code 1 (BrokerError)."""
     header = GetConsumerListByGroupRequestHeader(consumer_group=remoting.namespace.wrap(group))
     command = RemotingCommand.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header.encode())
-    return list(decode_consumer_list((await ask(remoting, address, command, timeout=timeout)).body))
+    answer = await ask(remoting, address, command, timeout=timeout)
+    return await read_in_turns(consumer_list_in_steps(answer.body))
 
 
 async def lock_queues(
@@ -99,7 +101,8 @@ async def lock_queues(
 ) -> set[MessageQueue]:
     """Those of queues that this client holds now, for 60 s; the others are held by another member."""
     command = _lock_request(remoting.namespace, RequestCode.LOCK_BATCH_MQ, group, client_id, queues)
-    locked = decode_lock_batch_response((await ask(remoting, address, command, timeout=timeout)).body)
+    answer = await ask(remoting, address, command, timeout=timeout)
+    locked = await read_in_turns(locked_queues_in_steps(answer.body))
     unwrap = remoting.namespace.unwrap
     return {replace(queue, topic=unwrap(queue.topic)) for queue in locked} if remoting.namespace else set(locked)
 

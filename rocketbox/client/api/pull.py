@@ -98,7 +98,9 @@ async def pull_message(
     found = await pull_records(remoting, address, header, timeout=timeout)
     next_begin_offset = found.next_begin_offset
     if decompress:
-        messages, is_all = decode_some_messages(found.records, header.bname or "", max_body_bytes=max_body_bytes)
+        messages, is_all = decode_some_messages(
+            found.records, header.bname or "", max_body_bytes=max_body_bytes, below=next_begin_offset
+        )
         if not is_all:
             next_begin_offset = messages[-1].queue_offset + 1
     else:

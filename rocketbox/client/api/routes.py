@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from rocketbox.client.api.answers import refusal
 from rocketbox.client.name_servers import NameServers
-from rocketbox.protocol.admin_bodies import ClusterInfo, decode_cluster_info, decode_topic_list
-from rocketbox.protocol.bodies import TopicRouteData, decode_topic_route
+from rocketbox.protocol.admin_bodies import ClusterInfo, cluster_info_in_steps, topic_names_in_steps
+from rocketbox.protocol.bodies import TopicRouteData, topic_route_in_steps
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import GetRouteInfoRequestHeader
+from rocketbox.remoting.turns import read_in_turns
 
 __all__ = ["fetch_cluster", "fetch_route", "fetch_topic_names"]
 
@@ -29,7 +30,7 @@ async def fetch_route(name_servers: NameServers, topic: str, *, timeout: float) 
         return None
     if answer.code != ResponseCode.SUCCESS:
         raise refusal(answer, address, command.code, command.ext_fields, name_servers.credentials)
-    data = decode_topic_route(answer.body)
+    data = await read_in_turns(topic_route_in_steps(answer.body))
     return data if data.broker_datas else None
 
 
@@ -38,7 +39,8 @@ async def fetch_cluster(name_servers: NameServers, *, timeout: float) -> Cluster
 
     Raises RemotingError when none answers, BrokerError when one refuses.
     """
-    return decode_cluster_info(await _ask(name_servers, RequestCode.GET_BROKER_CLUSTER_INFO, timeout))
+    body = await _ask(name_servers, RequestCode.GET_BROKER_CLUSTER_INFO, timeout)
+    return await read_in_turns(cluster_info_in_steps(body))
 
 
 async def fetch_topic_names(name_servers: NameServers, *, timeout: float) -> list[str]:
@@ -47,7 +49,8 @@ async def fetch_topic_names(name_servers: NameServers, *, timeout: float) -> lis
 
     Raises RemotingError when none answers, BrokerError when one refuses.
     """
-    found = decode_topic_list(await _ask(name_servers, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, timeout))
+    body = await _ask(name_servers, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, timeout)
+    found = await read_in_turns(topic_names_in_steps(body))
     namespace = name_servers.namespace
     return [namespace.unwrap(name) for name in found if namespace.has(name)]
 

@@ -12,13 +12,14 @@ from dataclasses import replace
 
 from rocketbox.client.api.answers import ask
 from rocketbox.errors import RemoteProtocolError
-from rocketbox.protocol.admin_bodies import decode_topic_configs
+from rocketbox.protocol.admin_bodies import topic_configs_in_steps
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import CreateTopicRequestHeader, DeleteTopicRequestHeader
 from rocketbox.protocol.namespaces import Namespace
 from rocketbox.protocol.registration_bodies import DataVersion, TopicConfig
 from rocketbox.remoting.client import RemotingClient
+from rocketbox.remoting.turns import read_in_turns
 
 __all__ = ["all_topics", "delete_topic", "forget_topic", "put_topic"]
 
@@ -71,7 +72,7 @@ async def all_topics(remoting: RemotingClient, address: str, *, timeout: float) 
             fields["dataVersion"] = json.dumps(version.to_json())
         command = RemotingCommand.request(RequestCode.GET_ALL_TOPIC_CONFIG, fields)
         answer = await ask(remoting, address, command, timeout=timeout)
-        page = decode_topic_configs(answer.body)
+        page = await read_in_turns(topic_configs_in_steps(answer.body))
         if page.data_version != version:  # the broker has begun at the first topic, whatever was asked for
             found.clear()
         found.update(page.topic_config_table)

@@ -26,7 +26,8 @@ def test_attempts_are_kept_whole_and_what_cannot_be_read_counts_as_one(
     assert log.attempts(PlannedBatch(8, None, done=False)) == 1
     file = folder / "rocketbox" / "attempts.json"
     assert [each.name for each in file.parent.iterdir() if not each.name.startswith(".")] == [file.name]
-    for torn in ("", "{", "[]", '{"batch": 7}'):
+    by_hand = [f'{{"batch": 7, "attempts": {text}}}' for text in ("1e999", "-2", "null", "true")]
+    for torn in ("", "{", "[]", '{"batch": 7}', "[" * 100_000, *by_hand):
         file.write_text(torn)
         file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
         with caplog.at_level(logging.WARNING, "rocketbox.spark.batch_log"):

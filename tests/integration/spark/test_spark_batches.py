@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -19,14 +20,15 @@ from pyspark.sql import DataFrame
 
 from rocketbox.client import Admin, MQClientInstance
 from rocketbox.clock import RealClock
+from rocketbox.errors import ConnectError
 from rocketbox.message import Message, MessageExt, MessageQueue
 from rocketbox.protocol.codes import dlq_topic
 from rocketbox.spark.batch import SparkBatch
 from rocketbox.spark.batch_log import BatchLog
-from rocketbox.spark.batches import BatchRunner
+from rocketbox.spark.batches import BatchRunner, MaskedError
 from rocketbox.spark.checkpoint import QueueProgress, StreamOffset, encode_offset
-from rocketbox.spark.deliveries import Delivery
-from rocketbox.spark.lease import Lease
+from rocketbox.spark.deliveries import Delivery, write_letters
+from rocketbox.spark.lease import Lease, LeaseLostError
 from rocketbox.spark.listener_options import SparkListenerOptions
 from rocketbox.spark.query_options import OnFailedBatch
 from rocketbox.spark.servers import Servers
@@ -61,6 +63,9 @@ def batches(
     folder: Path,
     function: Callable[..., Any],
     ends: Sequence[StreamOffset] = (),
+    *,
+    send_letters: Callable[[DataFrame, str, Servers], object] | None = None,
+    mask: Callable[[str], str] | None = None,
     **options: Any,
 ) -> Iterator[BatchRunner]:
     """What calls ``function`` with batches that have these ends."""
@@ -74,13 +79,16 @@ def batches(
         stack.callback(portal.call, lease.release)
         delivery = Delivery(
             label="Spark listener f", where="app.py:1", group=said.group, schema=None, as_=said.as_,
-            on_invalid=said.on_invalid, clock=RealClock(),
+            on_invalid=said.on_invalid, clock=RealClock(), send_letters=send_letters,
         )  # fmt: skip
         runner = BatchRunner(
             said, read_spark_signature(function), beans={}, delivery=delivery, admin=Admin(instance=instance),
-            clock=RealClock(), succeeded=lambda: None,
+            clock=RealClock(), succeeded=lambda: None, mask=mask,
         )  # fmt: skip
         log = BatchLog(spark, f"file:{folder}")
+        if ends:  # as Spark does it before the first of them
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "metadata").write_text(json.dumps({"id": QUERY}))
         runner.begin(log, log.last_planned(), lease, portal, Servers(broker.name_server))
         for number, end in enumerate(ends):  # as Spark does it before each of them
             (folder / "offsets").mkdir(parents=True, exist_ok=True)
@@ -200,6 +208,30 @@ def read(spark: SparkSession, broker: Broker, queue: MessageQueue, start: int, e
     )
 
 
+def masked(text: str) -> str:
+    """As the application takes out what its settings hold: here the password is "the sink"."""
+    return text.replace("the sink", "******")
+
+
+def test_spark_is_told_no_secret_of_what_a_function_raises(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    """Its text stands in Spark's log, UI and event log."""
+    make_topic(broker, topic)
+
+    def handle(frame: DataFrame) -> None:
+        try:
+            failing(frame)
+        except ArithmeticError as error:
+            raise ValueError("no login at desk:the sink@base") from error
+
+    with batches(spark, broker, topic, tmp_path, handle, mask=masked) as call:
+        with pytest.raises(MaskedError, match=r"^ValueError: no login at desk:\*\*\*\*\*\*@base$") as raised:
+            call(spark.range(1), 0)
+        assert "the sink" not in "".join(traceback.format_exception(raised.value))
+        assert isinstance(call.failure, ValueError), "what the log and the states of the service tell"
+
+
 GIVES_UP: dict[str, Any] = {"max_batch_attempts": 1, "on_failed_batch": OnFailedBatch.DEAD_LETTER}
 
 
@@ -249,3 +281,58 @@ def test_what_retention_has_left_of_a_batch_is_dead_lettered_and_the_rest_is_tol
             call(read(spark, broker, queue, 30, 32), 1)
             assert len(dead_letters(broker, topic)) == 32 - first
             assert call.done == 1
+
+
+@pytest.mark.parametrize("tried", [0, 1], ids=["the last attempt", "one after the last"])
+def test_a_batch_whose_lease_is_lost_while_it_is_dead_lettered_is_not_committed(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path, tried: int
+) -> None:
+    queue, group = MessageQueue(topic, "broker-a", 0), topic[-40:]
+    broker.send_messages([Message(topic, b"%d" % number) for number in range(3)], queue)
+
+    def send_and_lose(letters: DataFrame, group: str, servers: Servers) -> None:
+        write_letters(letters, group, servers)
+        broker.ask(lose)
+
+    async def lose(admin: Admin) -> None:
+        """As brokers do that are started anew: another driver comes first."""
+        forgotten = Lease(admin._instance, group, topic, holder="this test")
+        assert (await forgotten.take()).held
+        await forgotten.release()
+        assert (await Lease(admin._instance, group, topic, holder="another").take()).held
+
+    ends = [offsets(topic, (0, 3))]
+    if tried:
+        begin = tmp_path / "offsets"
+        begin.mkdir()
+        (begin / "0").write_text(f"v1\n{{}}\n{json.dumps(encode_offset(ends[0]))}")
+    with batches(spark, broker, topic, tmp_path, failing, ends, send_letters=send_and_lose, **GIVES_UP) as call:
+        with pytest.raises(LeaseLostError, match="another driver has it"):
+            call(read(spark, broker, queue, 0, 3), 0)
+        assert call.done == -1
+    assert len(dead_letters(broker, topic)) == 3
+
+
+def test_dead_letters_have_the_functions_error_for_a_reason_also_where_they_are_sent_by_a_later_attempt(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    broker.send_messages([Message(topic, b"%d" % number) for number in range(3)], MessageQueue(topic, "broker-a", 0))
+    failures: list[Exception] = [ConnectError("127.0.0.1:1", "refused")]
+
+    def send_later(letters: DataFrame, group: str, servers: Servers) -> None:
+        if failures:
+            raise failures.pop()
+        write_letters(letters, group, servers)
+
+    with batches(
+        spark, broker, topic, tmp_path, failing, [offsets(topic, (0, 3))], send_letters=send_later, mask=masked,
+        **GIVES_UP,
+    ) as call:  # fmt: skip
+        rows = read(spark, broker, MessageQueue(topic, "broker-a", 0), 0, 3)
+        with pytest.raises(MaskedError, match="cannot connect to"):  # behind what the function raised
+            call(rows, 0)
+        call.begin(call._log, call._log.last_planned(), call._lease, call._portal, call._servers)
+        call(rows, 0)
+    assert {letter.properties["DLQ_REASON"] for letter in dead_letters(broker, topic)} == {
+        "ArithmeticError: ****** is full"
+    }

@@ -170,11 +170,19 @@ def test_ddl_and_struct_types_say_what_may_not_be_null(spark: SparkSession) -> N
 
 
 def test_failfast_names_the_place_of_the_message(spark: SparkSession) -> None:
-    good = payload_columns(messages(spark, ['{"row":1}', None]), Order, "FAILFAST")
-    assert [row.row for row in good.select("row").collect()] == [1, None]
+    good = payload_columns(messages(spark, ['{"row":1}']), Order, "FAILFAST")
+    assert [row.row for row in good.select("row").collect()] == [1]
     frame = payload_columns(messages(spark, ['{"row":1}', "what"]), Order, "FAILFAST")
     with pytest.raises(PySparkException, match=r"the message at t/broker-a/0/1 does not fit the schema: what"):
         frame.select("name").collect()
+
+
+def test_failfast_lets_no_message_pass_that_could_not_be_read(spark: SparkSession) -> None:
+    unread = messages(spark, ['{"row":1}', None])
+    for rows, why in ((unread, "it has no body"), (unread.selectExpr("*", "'unknown codec' AS _error"), "unknown co")):
+        frame = payload_columns(rows, Order, "FAILFAST")
+        with pytest.raises(PySparkException, match=rf"the message at t/broker-a/0/1 could not be read: {why}"):
+            frame.select("row").collect()
 
 
 def test_the_error_of_the_source_stands_beside_the_columns(spark: SparkSession) -> None:

@@ -193,6 +193,30 @@ async def test_what_neither_the_batch_nor_its_function_is_to_blame_for_is_no_att
     assert attempts == [1, 1, 1, 1, 2]
 
 
+async def test_a_batch_that_is_done_and_that_spark_cannot_commit_has_all_its_attempts(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
+) -> None:
+    """A disk that was full for a moment: messages that a function had taken well became dead letters."""
+    await send(broker, topic, 0, 3)
+    attempts: list[int] = []
+    commits = tmp_path / "lake" / "commits"
+
+    def handle(rows: DataFrame, batch: SparkBatch) -> None:
+        attempts.append(batch.attempt)
+        if len(attempts) == 1:
+            commits.rmdir()
+            commits.touch()  # so nothing can be written there
+
+    most: dict[str, Any] = {"max_batch_attempts": 1, "on_failed_batch": OnFailedBatch.DEAD_LETTER}
+    running = spark_listener(handle, client, topic, tmp_path / "lake", **most, trigger="available_now")
+    async with running:
+        await until(lambda: running.error is not None or running.has_ended)
+        commits.unlink()
+        await until(lambda: running.has_ended)
+        assert running.status is SparkListenerState.FINISHED, running.state().reason
+    assert attempts == [1, 1]
+
+
 async def test_an_error_of_a_functions_own_counts_although_a_stop_has_begun(
     broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
 ) -> None:
@@ -289,6 +313,45 @@ def test_a_damaged_checkpoint_is_refused_with_what_to_do(
     (tmp_path / file).write_text(content)
     with pytest.raises(CheckpointError, match=f"is damaged, its file {file} is cut.*restore it from a copy, or begin"):
         log.last_planned()
+
+
+@pytest.mark.parametrize(
+    ("removed", "lacks"),
+    [("metadata", "metadata"), ("offsets", "offsets/0")],
+)
+def test_a_checkpoint_of_which_a_part_was_removed_is_refused(
+    spark: SparkSession, tmp_path: Path, removed: str, lacks: str
+) -> None:
+    """Spark would go on: under another query's id, or from batch 0 under that of the old one."""
+    for name, text in {"metadata": '{"id":"1"}', "offsets/0": "v1\n{}\n{}", "commits/0": "v1\n{}"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / removed).rename(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError, match=f"is damaged, its file {lacks} is missing.*restore it from a copy"):
+        BatchLog(spark, f"file:{tmp_path}").last_planned()
+
+
+async def test_a_checkpoint_that_is_removed_while_its_listener_runs_ends_that(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
+) -> None:
+    """It was begun with anew at once: rows came again for an idempotent sink, or from the latest on some never came."""
+    await send(broker, topic, 0, 3)
+    queries: set[str] = set()
+    folder = tmp_path / "lake"
+
+    def handle(rows: DataFrame, batch: SparkBatch) -> None:
+        queries.add(batch.query_id)
+        if (folder / "commits" / "0").exists():
+            shutil.rmtree(folder)
+
+    running = spark_listener(handle, client, topic, folder)
+    async with running:
+        await until((folder / "commits" / "0").exists)
+        await send(broker, topic, 3, 5)
+        await until(lambda: running.has_ended or len(queries) == 2)
+        assert running.status is SparkListenerState.FAILED
+        (query,) = queries
+        assert f"was that of query {query}, and now it is empty: somebody has removed" in str(running.state().reason)
 
 
 @pytest.mark.parametrize("fails", [True, False])

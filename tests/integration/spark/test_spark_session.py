@@ -38,9 +38,17 @@ def run(folder: Path, steps: str, *submit: str, **environment: str) -> list[Any]
 def test_a_session_whose_java_was_killed_or_that_was_stopped_is_made_anew(tmp_path: Path) -> None:
     written = json.dumps({"spark.driver.extraJavaOptions": QUICK, "spark.ui.showConsoleProgress": "true"})
     used = {"rows": [0, 2, 4, 6], "alive": True}
-    before, killed, after, ended, last, left = run(tmp_path, "use,kill_java,use,stop_in_java,use", WRITTEN_CONF=written)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    before, killed, after, ended, last, _, left = run(
+        tmp_path,
+        "use,kill_java,use,stop_in_java,use,kill_java",
+        WRITTEN_CONF=written,
+        SPARK_LOCAL_DIRS=str(temporary),
+    )
     assert before == after == last == used
     assert killed["alive"] is ended["alive"] is False
+    assert list(temporary.iterdir()) == []  # what a killed process leaves would fill the disk some day
     assert [name for name in left["left"] if not name.startswith("AnyIO worker")] == ["MainThread"]
 
 

@@ -43,13 +43,19 @@ class _Member:
 
 
 class _Members:
-    """The table of producers: one group of one member."""
+    """The table of producers: one group, at first of one member."""
 
     def __init__(self) -> None:
         self.member = _Member()
+        self.all = [self.member]
+
+    def join(self) -> _Member:
+        """One more member of the group."""
+        self.all.append(_Member())
+        return self.all[-1]
 
     def channels(self, group: str) -> dict[Any, None]:
-        return {self.member: None} if group == "payers" else {}
+        return dict.fromkeys(self.all) if group == "payers" else {}
 
 
 @dataclass
@@ -63,12 +69,13 @@ class OpenTransactions:
     offsets: OffsetTable
     members: _Members = field(default_factory=_Members)
 
-    def begin(self, name: str, properties: str = "", *, by: str = "10.0.0.1:1", body: bytes = b"") -> int:
-        """Put a half message; where it ends in the log."""
+    def begin(
+        self, name: str, properties: str = "", *, by: str = "10.0.0.1:1", body: bytes = b"", born_ms: int | None = None
+    ) -> int:
+        """Put a half message; where it ends in the log. ``born_ms`` is by its sender's clock."""
         text = f"UNIQ_KEY\x01{name}\x02TRAN_MSG\x01true\x02PGROUP\x01payers\x02{properties}"
-        message = StoredMessage(
-            TOPIC, 0, body or f"body of {name}".encode(), text.encode(), born_timestamp_ms=self.clock.time_ms()
-        )
+        born = self.clock.time_ms() if born_ms is None else born_ms
+        message = StoredMessage(TOPIC, 0, body or f"body of {name}".encode(), text.encode(), born_timestamp_ms=born)
         return self.halves.put(message, name.encode(), by).end_offset
 
     def open_names(self) -> list[str]:
@@ -101,6 +108,10 @@ class OpenTransactions:
         while records := self.store.get(topic, 0, len(found)).records:
             found += [decode_message(record)[0] for record in records]
         return found
+
+    def asked(self, member: _Member) -> list[str]:
+        """The transactions that a member of the group was asked about."""
+        return [request.ext_fields["msgId"] for request in member.asked]
 
     def given_up(self) -> list[str]:
         return self.names(TRANS_CHECK_MAX_TIME_TOPIC)

@@ -15,6 +15,7 @@ from rocketbox.client import Admin, ClientOptions, Producer, ProducerOptions
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.errors import ConnectError
 from rocketbox.message import Message, MessageQueue
+from rocketbox.protocol.codes import PermName
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.prepared_sends import SendRequest
 from rocketbox.remoting.network import MemoryNetwork
@@ -23,7 +24,7 @@ from rocketbox.storage.memory_storage import MemoryStorage
 from tests.support.broker.wire import SMALL_FILES
 from tests.support.waiting import PATIENCE
 
-__all__ = ["Requests", "Store", "store"]
+__all__ = ["Requests", "Store", "store", "until_closed"]
 
 
 class Requests:
@@ -49,6 +50,13 @@ async def until_known(admin: Admin, broker: str | None = None) -> None:
     """Return when a broker is registered, which takes longer where the machine has much to do."""
     with anyio.fail_after(PATIENCE):
         while not (masters := (await admin.cluster()).masters()) or broker not in (None, *masters):
+            await anyio.sleep(0.01)
+
+
+async def until_closed(here: Store, broker: str, topic: str = "orders") -> None:
+    """Return when the name server knows that a topic may not be read there."""
+    with anyio.fail_after(PATIENCE):
+        while (await here.admin.queues_on_brokers(topic))[broker].perm & PermName.READ:
             await anyio.sleep(0.01)
 
 

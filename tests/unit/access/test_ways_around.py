@@ -12,6 +12,7 @@ import pytest
 
 from rocketbox.broker.access import server_access
 from rocketbox.broker.options import read_broker_options
+from rocketbox.broker.store import record_reading
 from rocketbox.clock import RealClock
 from rocketbox.protocol.codes import RequestCode as C
 from rocketbox.protocol.command import RemotingCommand
@@ -19,6 +20,7 @@ from rocketbox.protocol.stored_message import StoredMessage, decode_messages, en
 from rocketbox.remoting.acl import RequestSigner
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.connection import Connection
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.support.broker.access import ACL_2, ADMIN, UserWires, broker_with_access, keys_of, put_policy
 from tests.support.broker.in_memory import BrokerWire, HastyClock
 from tests.support.broker.wire import java_hash
@@ -256,6 +258,11 @@ class Member:
         )
         assert answer.code == 0
 
+    async def ask(self) -> None:
+        """Send :data:`REQUEST`."""
+        request = RemotingCommand.request(C.SEND_MESSAGE_V2, ASKING, b"?")
+        assert (await self.client.request(self.address, request, timeout=PATIENCE)).code == 0
+
 
 async def test_of_a_transaction_asks_the_broker_nobody_who_may_not_send_to_its_topic() -> None:
     """The question holds the message, and to say to be a producer of a group takes no right."""
@@ -284,20 +291,77 @@ async def test_a_reply_goes_to_no_other_user_who_goes_by_the_id_of_who_asked(
 ) -> None:
     """The id stands in each request, so whoever consumes them knows it."""
     for name in ("asker", "curious"):
-        await users.new_user(admin, name)
+        await users.new_user(admin, name, ("Topic:quotes", "Pub", "Allow"))
+    assert (await admin.send("quotes")).code == 0
     asker, spy = Member(users, "asker"), Member(users, "curious", client_id="asker")
     again = Member(users, "asker")
-    reply = "CORRELATION_ID\x01c\x02REPLY_TO_CLIENT\x01asker\x02MSG_TYPE\x01reply\x02"
-    fields = {"a": "g", "b": "DefaultCluster_REPLY_TOPIC", "c": "TBW102", "d": 4, "e": 0, "g": 1, "i": reply}
     async with asker.client, spy.client, again.client:
         for client in (asker, spy):
             await client.say()
-        assert (await admin.broker(C.SEND_REPLY_MESSAGE_V2, fields, b"hidden")).code == 0
+        await asker.ask()
+        assert (await admin.broker(C.SEND_REPLY_MESSAGE_V2, REPLY_FIELDS, b"hidden")).code == 0
         assert (len(asker.heard), len(spy.heard)) == (1, 0)
         await again.say()  # it has connected anew, and the broker does not know yet that the other one is gone
         await spy.say()
-        assert (await admin.broker(C.SEND_REPLY_MESSAGE_V2, fields, b"hidden")).code == 0
+        await again.ask()
+        assert (await admin.broker(C.SEND_REPLY_MESSAGE_V2, REPLY_FIELDS, b"hidden")).code == 0
         assert (len(again.heard), len(spy.heard)) == (1, 0)
+
+
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+async def test_a_reply_to_a_request_from_before_the_brokers_start_goes_to_who_has_sent_it_or_nobody(end: str) -> None:
+    """Though another user was the first to say the asker's id since, and has sent the request anew."""
+    storage = MemoryStorage()
+    async with broker_with_access(storage=storage) as users:
+        admin = await users.wire(ADMIN)
+        for name in ("asker", "curious"):
+            await users.new_user(admin, name, ("Topic:quotes", "Pub", "Allow"))
+        assert (await admin.send("quotes")).code == 0
+        asker = Member(users, "asker")
+        async with asker.client:
+            await asker.ask()
+    path = "/store/config/askers.json"
+    assert storage.exists(path)
+    if end == "killed":
+        for each in (path, f"{path}.crc"):
+            storage.remove(each)
+    async with broker_with_access(storage=storage) as users:
+        admin = await users.wire(ADMIN)
+        asker, spy = Member(users, "asker"), Member(users, "curious", client_id="asker")
+        async with spy.client, asker.client:
+            await spy.say()
+            answer = await admin.broker(C.SEND_REPLY_MESSAGE_V2, REPLY_FIELDS, b"hidden")
+            assert answer.code == 1
+            if end == "killed":
+                assert "is not known here" in str(answer.remark)
+            else:
+                await spy.ask()  # which comes too late
+                await asker.say()
+                assert (await admin.broker(C.SEND_REPLY_MESSAGE_V2, REPLY_FIELDS, b"hidden")).code == 0
+            assert (len(asker.heard), len(spy.heard)) == (int(end == "stopped"), 0)
+
+
+async def test_a_damaged_file_of_who_has_sent_requests_keeps_no_broker_from_its_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    storage = MemoryStorage()
+    path = "/store/config/askers.json"
+    for text in (b'{"requests":{"c":7}}', b"[1]", b"{hidden"):
+        storage.make_directories("/store/config")
+        for each in (f"{path}.bak", f"{path}.crc"):
+            if storage.exists(each):
+                storage.remove(each)
+        file = storage.open(path, create=True)
+        file.truncate(0)
+        file.write(0, [text])
+        file.close()
+        caplog.clear()
+        async with broker_with_access(storage=storage):
+            pass
+        told = [record.getMessage() for record in caplog.records if "askers.json" in record.getMessage()]
+        assert len(told) == 1
+        assert "replies to requests of before are refused" in told[0]
+        assert "hidden" not in caplog.text
 
 
 REQUEST = "CORRELATION_ID\x01c\x02REPLY_TO_CLIENT\x01asker\x02TTL\x013000\x02UNIQ_KEY\x01A\x02"
@@ -355,7 +419,7 @@ async def test_a_reply_goes_to_who_has_sent_the_request_though_others_said_his_i
 async def test_a_request_that_is_sent_to_be_retried_is_none_of_who_retries_it(
     users: UserWires, admin: BrokerWire
 ) -> None:
-    """Who consumes requests and fails sends them again, as they were; the broker has forgotten who asked."""
+    """Who consumes requests and fails sends them again, as they were; the broker does not know who has asked."""
     await users.new_user(admin, "asker")
     await users.new_user(admin, "curious", ("Group:board", "Sub", "Allow"))
     asker, spy = Member(users, "asker"), Member(users, "curious", client_id="asker")
@@ -364,8 +428,8 @@ async def test_a_request_that_is_sent_to_be_retried_is_none_of_who_retries_it(
         await spy.say()
         request = RemotingCommand.request(C.SEND_MESSAGE_V2, {**ASKING, "b": "%RETRY%board"}, b"?")
         assert (await spy.client.request(spy.address, request, timeout=PATIENCE)).code == 0
-        assert (await admin.broker(C.SEND_REPLY_MESSAGE_V2, REPLY_FIELDS, b"hidden")).code == 0
-        assert (len(asker.heard), len(spy.heard)) == (1, 0)
+        assert (await admin.broker(C.SEND_REPLY_MESSAGE_V2, REPLY_FIELDS, b"hidden")).code == 1
+        assert (len(asker.heard), len(spy.heard)) == (0, 0)
 
 
 async def test_who_has_another_key_now_gets_replies_over_his_new_connection(
@@ -421,6 +485,56 @@ async def test_what_looks_like_the_half_message_of_another_ends_no_transaction(
         answer = await curious.broker(C.END_TRANSACTION, {**end, "commitOrRollback": commit_or_rollback})
         assert answer.code != 0
     assert users.broker.halves.is_open(open_half)
+
+
+async def test_what_looks_like_a_record_that_is_larger_than_any_is_not_read(
+    users: UserWires, admin: BrokerWire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sender foresees where it will lie. It could announce all that the log holds, to be read for each question."""
+    curious = await users.new_user(admin, "curious", ("Topic:mine", "Pub,Sub,Get", "Allow"))
+    assert (await admin.send("mine")).code == 0
+    store, body_at = users.broker.store, 88
+    for size, is_read in ((3_000, True), (5_000, False)):
+        at = store.max_commit_log_offset + body_at
+        forged = StoredMessage("mine", 0, b"x" * size, KEYS.encode())
+        record = encode_stored_message(forged, property_crc=True, place=(0, at, 1, (b"\x7f\0\0\1", 10911)))
+        assert (await curious.send("mine", record)).code == 0
+        assert await store.read_record(at) == record, "it looks like one"
+        monkeypatch.setattr(record_reading, "LARGEST", 4_096)
+        assert (await store.read_record(at) == record) is is_read
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("is_of_a_message", [False, True])
+async def test_what_looks_like_a_record_shows_nothing_of_the_message_behind_it(
+    users: UserWires, admin: BrokerWire, is_of_a_message: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no checksum, and its properties are what follows: the end of its own message, and one of somebody else.
+
+    With one that its sender has guessed it would say whether he has guessed right, be it by the time of the answer.
+    """
+    rights = (("Topic:mine", "Pub,Sub,Get", "Allow"), ("Group:mine", "Sub", "Allow"))
+    curious = await users.new_user(admin, "curious", *rights)
+    for topic in ("mine", "secret"):
+        assert (await admin.send(topic)).code == 0
+    store, body_at = users.broker.store, 88
+    at = store.max_commit_log_offset + body_at
+    number = 1 if is_of_a_message else 0  # of the message that it lies in, or of another of its queue
+    begin = encode_stored_message(StoredMessage("mine", 0, b""), place=(number, at, 1, (b"\x7f\0\0\1", 10911)))
+    behind = 300
+    forged = (len(begin) + behind).to_bytes(4, "big") + begin[4:-2] + behind.to_bytes(2, "big")
+    assert (await curious.send("mine", forged)).code == 0
+    assert (await admin.send("secret", b"hidden" * 20)).code == 0
+    record = await store.read_record(at)
+    assert record is not None, "it looks like one"
+    assert b"hidden" in record
+    checked: list[int] = []
+    monkeypatch.setattr(record_reading, "check_record", lambda record, offset: checked.append(offset))
+    viewed = await curious.broker(C.VIEW_MESSAGE_BY_ID, {"offset": at})
+    assert b"hidden" not in viewed.body
+    assert viewed.code == 1
+    assert (await curious.broker(C.CONSUMER_SEND_MSG_BACK, {"offset": at, "group": "mine", "delayLevel": -1})).code == 1
+    assert checked == []
 
 
 @pytest.mark.parametrize("unique", [False, True])

@@ -140,7 +140,9 @@ def test_a_full_batch_gives_each_core_of_the_cluster_some_rows() -> None:
             "options of {}: on_invalid fail needs _error, which",
         ),
         ("on_invalid='skip', options={'columns': 'body'}", "options of {}: on_invalid skip needs _error, which"),
-        ("schema='row bigint', options={'columns': 'topic'}", "options of {}: a schema needs body, which"),
+        ("schema='row bigint', options={'columns': 'topic'}", "options of {}: a schema needs body, _error, which"),
+        ("schema='row bigint', options={'columns': 'body'}", "options of {}: a schema needs _error, which"),
+        ("options={'columns': 'queue_offset, body'}", "options of {}: body needs _error, which"),
         ("on_failed_batch='dead-letter'", "on_failed_batch of {}: it is for a batch that has used up max_batch_att"),
     ],
 )
@@ -213,6 +215,17 @@ def test_two_listeners_do_not_keep_their_progress_in_one_checkpoint(service: Ser
         ".rocketbox/flight-desk/spark/lake",
         ".rocketbox/flight-desk/spark/cluster-audit/lake",
     ]
+
+
+def test_two_listeners_of_one_group_do_not_read_one_topic(service: ServiceMaker) -> None:
+    """The second one would stand by for ever, for the first one's lease."""
+    second = (
+        '\n@rocketmq_spark_listener(topic="departures", consumer_group="lake", checkpoint="elsewhere")\n'
+        "def more(rows: DataFrame) -> None: ...\n"
+    )
+    finding = finding_of(look(service, rest=second))
+    assert finding.what.startswith("two Spark listeners of group 'lake' would read topic 'departures'")
+    assert str(finding.where).count("service_") == 2
 
 
 def test_queries_of_one_group_and_topic_in_two_clusters_have_names_of_their_own(service: ServiceMaker) -> None:

@@ -6,17 +6,27 @@ import json
 import logging
 import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 from urllib.parse import quote, quote_plus
 
 import pytest
 from pydantic import BaseModel, SecretBytes, TypeAdapter, ValidationError
 
 from rocketbox.boot import masking
-from rocketbox.boot.log_masking import MaskingFilter, forget_with_the_next, mask_handlers, mask_records
+from rocketbox.boot.log_masking import (
+    MaskingFilter,
+    forget_with_the_next,
+    mask_handlers,
+    mask_records,
+    thread_failures_logged,
+)
 from rocketbox.boot.masking import MASK, mask, masked_traceback
-from rocketbox.boot.secrets import credentials_in, has_secret_name, secret_values
+from rocketbox.boot.secrets import credentials_in, has_secret_name, secret_values, secrets_of
 
 SECRET = "p4ss/w0rd &\n'of' the bänk"
 
@@ -210,11 +220,42 @@ def test_what_looks_harmless_is_left_alone(text: str) -> None:
     [
         ("auth", True), ("REDIS_AUTH", True), ("basicAuth", True), ("jwt", True), ("signing-pem", True),
         ("passphrase", True), ("private-key", True), ("account-key", True), ("authorization", True),
+        ("SMTP_PASS", True), ("dbPass", True), ("pass", True), ("bypass", False), ("pass-through", False),
         ("auth-method", False), ("author", False), ("oauth-url", False), ("item", False),
     ],
 )  # fmt: skip
 def test_a_name_says_that_its_value_is_secret(name: str, says: bool) -> None:
     assert has_secret_name(name) is says
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select * from t where min_tokens = 1000", "(context_tokens=8192)", "total_tokens: '1532'", "tokens=5; pass=2.",
+        "band-pass=44_100.5&retry-pass=true", '{"retry-pass": "false", "tokens": "8192"}', "pass=-1e9",
+        "max_tokens=all", "${CONTEXT_TOKENS:8192}",
+    ],
+)  # fmt: skip
+def test_numbers_and_switches_are_no_secrets_by_the_look_of_a_text(text: str) -> None:
+    assert list(credentials_in(text)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("smtp_pass=hunter2", "hunter2"), ("access_tokens=hunter2,b", "hunter2"), ("password=12345678", "12345678"),
+        ("token=true1", "true1"), ("token: '1234'", "1234"), ("admin_tokens=hunter2", "hunter2"),
+        ("account-tokens=hunter2", "hunter2"), ("${SMTP_PASS:hunter2}", "hunter2"), ("pass=1234-hunt", "1234-hunt"),
+    ],
+)  # fmt: skip
+def test_what_is_no_number_and_what_no_number_is_called_stays_secret(text: str, secret: str) -> None:
+    assert set(credentials_in(text)) == {secret}
+
+
+def test_variables_of_names_that_numbers_have_too_are_secret_but_for_numbers_and_switches() -> None:
+    numbers = {"CI_TOKENS": "1000", "CONTEXT_TOKENS": "4096", "BAND_PASS": "44100.5", "RETRY_PASS": "TRUE"}
+    secrets = {"SMTP_PASS": "hunter2", "ADMIN_TOKENS": "hunter3", "API_TOKEN": "1234", "DB_PASSWORD": "123456"}
+    assert secrets_of({**numbers, **secrets}) == set(secrets.values())
 
 
 def test_a_secret_is_found_in_the_repr_of_bytes() -> None:
@@ -241,6 +282,88 @@ def test_records_of_rocketbox_are_masked_for_every_handler(caplog: pytest.LogCap
     assert caplog.messages == [f"it is {MASK}", "it is third-secret", "it failed", f"it was {MASK}"]
     assert f"ValueError: {MASK}" in caplog.text
     assert [record.exc_info for record in caplog.records] == [None] * 4  # what a formatter of its own would write anew
+
+
+@pytest.mark.parametrize(
+    "arguments", [("%d", "eleventh-secret"), ("%s %s", "eleventh-secret"), ("%(a)d", {"a": "eleventh-secret"})]
+)
+def test_what_fits_no_message_is_told_by_a_handler_without_secrets(
+    arguments: tuple[object, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``logging`` writes to stderr what a record was made of that it can make no message of."""
+    handler = logging.StreamHandler()
+    logger = logging.getLogger("rocketbox.some")
+    logger.addHandler(handler)
+    logger.propagate = False
+    mask_records("tests", {"eleventh-secret"})
+    try:
+        logger.warning(*arguments)
+    finally:
+        mask_records("tests", ())
+        logger.removeHandler(handler)
+        logger.propagate = True
+    told = capsys.readouterr().err.rpartition("Message: ")[2]
+    assert MASK in told
+    assert "eleventh" not in told
+
+
+def test_the_lines_of_a_stack_are_masked(caplog: pytest.LogCaptureFixture) -> None:
+    mask_records("tests", {"twelfth-secret"})
+    try:
+        logging.getLogger("rocketbox.some").warning("so far", stack_info=bool("twelfth-secret"))
+    finally:
+        mask_records("tests", ())
+    assert f'stack_info=bool("{MASK}")' in caplog.text
+    assert "twelfth" not in caplog.text
+
+
+RAISED_INSIDE_A_LOCK = """
+import gc, logging, logging.handlers, queue
+from rocketbox.boot.log_masking import mask_records, thread_failures_logged
+
+class Leaves:
+    def __init__(self):
+        self.itself = self
+
+    def __del__(self):
+        raise ValueError("no longer hunter2-of-the-bank")
+
+class Collects(queue.Queue):
+    def _put(self, item):  # as the collector may at any allocation
+        super()._put(item)
+        gc.collect()
+
+gc.disable()
+mask_records("tests", {"hunter2-of-the-bank"})
+logging.getLogger().addHandler(logging.handlers.QueueHandler(Collects()))
+with thread_failures_logged():
+    Leaves()
+    logging.getLogger("tests").warning("hello")
+    print("went on")
+"""
+
+
+def test_what_del_raises_while_a_handler_holds_a_lock_is_written_masked_and_nothing_waits() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", RAISED_INSIDE_A_LOCK], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert ran.stdout == "went on\n"
+    assert "Exception ignored in: <function Leaves.__del__" in ran.stderr
+    assert f"ValueError: no longer {MASK}" in ran.stderr
+    assert "hunter2" not in ran.stderr
+
+
+def test_an_error_without_a_value_that_nobody_can_be_told_is_named_by_its_type(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class TwoNeededError(Exception):
+        def __init__(self, one: object, two: object) -> None: ...
+
+    said = SimpleNamespace(exc_type=TwoNeededError, exc_value=None, exc_traceback=None, err_msg=None, object=7)
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)  # pytest has one
+    with thread_failures_logged():
+        sys.unraisablehook(cast("sys.UnraisableHookArgs", said))
+    assert re.fullmatch(r"Exception ignored in: 7\n.*TwoNeededError\n", capfd.readouterr().err)
 
 
 def test_a_handler_gets_fields_without_secrets(caplog: pytest.LogCaptureFixture) -> None:

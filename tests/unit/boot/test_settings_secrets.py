@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field, RootModel, Secret, SecretBytes, SecretStr
+from pydantic import BaseModel, Field, RootModel, Secret, SecretBytes, SecretStr, model_validator
 
 from rocketbox.boot.effective import explain, render_tree
+from rocketbox.boot.json_schema import json_schema
 from rocketbox.boot.masking import MASK, mask
-from rocketbox.boot.secrets import is_secret
-from rocketbox.boot.settings import Settings
+from rocketbox.boot.secrets import has_secret_name, is_secret
+from rocketbox.boot.settings import Settings, SettingsError
+from rocketbox.errors import ConfigurationError, Finding
 from tests.support.framework.settings_models import load, refused
 
 
@@ -58,6 +61,12 @@ def secrets(settings: Settings) -> set[str]:
         ("", {}, {"bank.url": SecretStr("hunter2")}, {"hunter2"}),
         ("", {}, {"bank.keys": [SecretStr("hunter2")]}, {"hunter2"}),
         ("", {}, {"lake": [{"password": "hunter2", "host": "h"}]}, {"hunter2"}),
+        (
+            "lake: {smtp-pass: hunter2, github-jwt: hunter3, desk: {basic-auth: hunter4}}",
+            {},
+            {},
+            {f"hunter{n}" for n in (2, 3, 4)},
+        ),
         ("lake: {api-key: hunter2, fs.s3a.access.key: hunter3}", {}, {}, {"hunter2", "hunter3"}),
         ("bank: {url: 'db://user:hunter2@host/x'}", {}, {}, {"hunter2"}),
         ("bank: {url: 'db:host=x;password=hunter2;user=y'}", {}, {}, {"hunter2"}),
@@ -157,6 +166,88 @@ def test_a_password_that_yaml_takes_for_something_else_is_not_shown(value: str, 
     assert "hunter2" not in finding
 
 
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("{user: a, password:hunter2}", "bank.password is not followed by a colon and a space"),
+        ("{user: a, password=hunter2}", "bank.password is not followed by a colon and a space"),
+        ("{user: a, password hunter2}", "bank.password is not followed by a colon and a space"),
+        ("{password: ab,hunter2, user: a}", "bank.password ends at a comma, and what follows is no key with a value"),
+        ("{password: ab, hunter2 b, user: a}", "bank.password ends at a comma, and what follows is no key"),
+        ("{password: ab,hunter2 , user: a}", "bank.password ends at a comma, and what follows is no key"),
+        ("{password: ab,hunter2 }", "bank.password ends at a comma, and what follows is no key"),
+        ("{password: ab,hunter2 # of the bank:\n  }", "bank.password ends at a comma, and what follows is no key"),
+        ("{user: a, password:hunter2: }", "bank.password is not followed by a colon and a space"),
+        ("\n  password hunter2:\n  user: a", "bank.password is not followed by a colon and a space"),
+    ],
+)
+@pytest.mark.parametrize("prefix", ["bank", "lake"])
+def test_a_password_that_yaml_takes_for_a_key_is_not_shown(prefix: str, text: str, what: str) -> None:
+    (finding,) = refused(f"{prefix}: {text}\n", models={"bank": Bank})
+    assert finding.startswith(what.replace("bank", prefix))
+    assert "hunter2" not in finding
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("paths: {password: x, debug: }", {"password": "x", "debug": None}),
+        ("paths: {password: x, debug : }", {"password": "x", "debug": None}),
+        ("paths:\n  GET /x:\n  12:30:\n  My Topic:\n", {"GET /x": None, "12:30": None, "My Topic": None}),
+        ("paths:\n  ? My Topic\n  :\n  a=b:\n", {"My Topic": None, "a=b": None}),
+        ("paths:\n  'password of all':\n", {"password of all": None}),
+    ],
+)
+def test_a_key_without_a_value_that_has_a_colon_is_a_key(text: str, settings: dict[str, Any]) -> None:
+    class Desk(BaseModel):
+        paths: dict[str, str | None]
+
+    assert load(f"desk.{text}\n", models={"desk": Desk}).get("desk").paths == settings
+
+
+@pytest.mark.parametrize("argument", ["--bank.password:hunter2", "--bank.password hunter2", "--bank.password:hun=ter2"])
+def test_a_password_that_is_taken_for_a_part_of_an_arguments_key_is_not_shown(argument: str) -> None:
+    (finding,) = refused("", models={"bank": Bank}, arguments=[argument])
+    assert finding.startswith("--bank.password is followed by a colon or a space, not by =\n")
+    assert "hun" not in finding
+
+
+def test_a_colon_in_a_key_that_may_be_secret_is_for_files_only() -> None:
+    class Desk(BaseModel):
+        tokens: dict[str, int] = {}
+
+    assert refused("", models={"desk": Desk}, arguments=["--desk.tokens.urn:x=1"]) == [
+        "--desk.tokens.urn is followed by a colon or a space, not by =\n"
+        "    where: the command line\n"
+        "    fix:   write --desk.tokens.urn=value; set a key that has a colon in it in a file"
+    ]
+    assert load("desk.tokens: {urn:x: 1}\n", models={"desk": Desk}).get("desk").tokens == {"urn:x": 1}
+
+
+@pytest.mark.parametrize("kind", [ConnectionError, KeyError, ConfigurationError])
+def test_what_a_validator_fails_with_is_a_finding_without_secrets(kind: type[Exception]) -> None:
+    """pydantic takes a ValueError for what is wrong, and lets everything else through."""
+
+    class Login(BaseModel):
+        user: str = ""
+        key: SecretStr
+
+        @model_validator(mode="after")
+        def log_in(self) -> Login:
+            told = f"{self.user} cannot log in with {self.key.get_secret_value()}"
+            raise kind(Finding(told)) if kind is ConfigurationError else kind(told)
+
+    text = "login: {user: desk, key: hunter2-of-the-bank}\n"
+    with pytest.raises(SettingsError) as caught:
+        load(text, models={"login": Login})
+    assert f"desk cannot log in with {MASK}" in str(caught.value)
+    assert "hunter2-of-the-bank" not in str(caught.value)
+    assert caught.value.secrets == {"hunter2-of-the-bank"}
+    if kind is ConnectionError:
+        assert "a validator of the settings failed: ConnectionError: desk" in str(caught.value)
+        assert "test_settings_secrets.py:" in str(caught.value)
+
+
 def test_every_file_that_holds_a_secret_and_everybody_may_read_is_told() -> None:
     files = {
         "rocketbox-prod.yaml": "bank: {key: hunter2}\n",
@@ -232,6 +323,96 @@ def test_a_secret_is_shown_nowhere_whatever_kind_of_model_it_is_in(text: str) ->
     assert "of-the" not in shown
     assert canary in settings.secrets
     assert "1234-of-the-house" in settings.secrets or "door" in text
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tokens", "access-tokens", "accessTokens", "BANK_TOKENS", "api-keys", "passwords", "secrets", "credentials",
+        "private-keys", "jwts", "tokens-by-name",
+    ],
+)  # fmt: skip
+def test_names_of_several_secrets_are_names_of_secrets(name: str) -> None:
+    assert has_secret_name(name)
+
+
+@pytest.mark.parametrize("name", ["admin-tokens", "account_tokens", "superTokens", "PROOF_TOKENS"])
+def test_a_word_that_ends_as_one_of_counting_does_counts_nothing(name: str) -> None:
+    assert has_secret_name(name)
+
+
+class Rows(BaseModel):
+    context_tokens: int = 4096
+    chunk_tokens: list[int] | None = None
+    reserved_tokens: int | str = 1024
+    band_pass: float = 0.0
+    retry_pass: bool = False
+    wait_pass: datetime.timedelta = datetime.timedelta()
+    smtp_pass: str = ""
+    more: dict[str, Any] = {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "rows: {context-tokens: 8192}",
+        "rows: {context-tokens: '${N:8192}'}",
+        "rows: {chunk-tokens: [8192, 8193]}",
+        "rows: {reserved-tokens: 8192}",
+        "rows: {band-pass: 8192.5}",
+        "rows: {retry-pass: true}",
+        "rows: {wait-pass: 8192s}",
+        "rows: {more: {refill-tokens: 8192}}",
+        "lake: {refill-tokens: 8192, by-pass: 8192.5, first-pass: true}",
+        "lake: {refill-tokens: '${N:8192}'}",
+    ],
+)
+def test_a_number_whose_name_may_be_that_of_a_secret_is_none(text: str) -> None:
+    settings = load(text + "\n", models={"rows": Rows})
+    assert settings.secrets == set()
+    if "lake: {refill-tokens: '$" not in text:  # of a key that nobody declares it is not looked what it refers to
+        assert MASK not in render_tree(settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("rows: {smtp-pass: '12345678'}", "12345678"),
+        ("lake: {pass: 12345678x}", "12345678x"),
+        ("rows: {more: {a-tokens: 12345678x}}", "12345678x"),
+        ("rows: {reserved-tokens: 12345678x}", "12345678x"),
+    ],
+)
+def test_a_text_under_such_a_name_stays_secret(text: str, secret: str) -> None:
+    settings = load(text + "\n", models={"rows": Rows})
+    assert settings.secrets == {secret}
+    assert secret not in render_tree(settings)
+
+
+@pytest.mark.parametrize(
+    "name", ["max-tokens", "maxTokens", "max_new_tokens", "tokens-per-minute", "keys", "message-keys", "tokenizer"]
+)
+def test_names_of_numbers_of_tokens_and_of_keys_of_messages_are_none(name: str) -> None:
+    assert not has_secret_name(name)
+
+
+class Wired(BaseModel):
+    url: str = "amqp://desk:hunter2@base/flights"
+    urls: list[str] = ["db://desk:hunter2@base"]
+    name_server: str = "http://mq.example/ns?t=hunter2"
+    options: dict[str, str] = {"password": "hunter2"}
+    place: str = "amqp://base/flights"
+
+
+def test_a_default_that_holds_a_password_is_shown_by_no_command() -> None:
+    schema = json.dumps(json_schema({"wired": Wired}))
+    assert "amqp://base/flights" in schema, "others are"
+    shown = [schema]
+    for text in ("", "wired: {url: 'amqp://other', urls: [], name-server: 'a:1'}\n"):
+        settings = load(text, models={"wired": Wired})
+        shown += [render_tree(settings), explain(settings, "wired")]
+        assert "hunter2" not in "".join(shown)
+    assert "over ****** by default" in shown[-1]
 
 
 @pytest.mark.parametrize("key", ["init-authentication-user", "initAuthenticationUser", "INIT_AUTHENTICATION_USER"])

@@ -47,9 +47,25 @@ def test_long_ids_are_told_apart_and_take_no_more_room() -> None:
     assert [askers.user_of(request("x" * 100_000 + end)) for end in "abc"] == ["a", "b", None]
 
 
+def test_what_is_known_is_read_back_as_it_was() -> None:
+    askers, again = Askers(10), Askers(10)
+    for number, user in enumerate(["a", None, "b\u4e2d"]):
+        askers.note(request(f"{number}\u4e2d"), user)
+    odd = b"CORRELATION_ID\x01\xff\x00\xed\xa0\x80\x02"
+    for properties in (odd, request("x" * 1000)):
+        askers.note(properties, "odd")
+    again.load(b"".join(askers.pieces()).decode())
+    for properties in (*(request(f"{number}\u4e2d") for number in range(3)), odd, request("x" * 1000)):
+        assert again.knows(properties)
+        assert again.user_of(properties) == askers.user_of(properties)
+    assert not again.knows(request("another"))
+    assert b"".join(again.pieces()) == b"".join(askers.pieces())
+
+
 def test_an_id_that_is_none_is_not_kept() -> None:
     askers = Askers(3)
     askers.note(request(""), "somebody")
     askers.note(b"REPLY_TO_CLIENT\x01c\x02", "somebody")
     assert len(askers) == 0
     assert askers.user_of(b"") is None
+    assert not askers.knows(b"")

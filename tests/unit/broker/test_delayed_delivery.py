@@ -13,18 +13,19 @@ from pathlib import Path
 import anyio
 import pytest
 
-from rocketbox.broker.delay import DelayedDelivery
+from rocketbox.broker.delay import READ_PATIENCE, DelayedDelivery
 from rocketbox.broker.delay_levels import DelayLevels, park
 from rocketbox.broker.options import BrokerOptions
 from rocketbox.broker.persister import TableFile
 from rocketbox.broker.put_stage import PutOrigin, PutStage, PutTransform
+from rocketbox.broker.store.commit_log import CommitLog
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.timer_messages import TimerParking
 from rocketbox.broker.topics import TopicTable
 from rocketbox.broker.unparking import LONGEST_SLEEP
 from rocketbox.errors import StoreCorruptError
-from rocketbox.protocol.codes import UNDELIVERED_TOPIC
+from rocketbox.protocol.codes import SCHEDULE_TOPIC, UNDELIVERED_TOPIC
 from rocketbox.protocol.registration_bodies import TopicConfig
 from rocketbox.protocol.stored_message import StoredMessage, decode_message
 from rocketbox.storage.memory_storage import MemoryStorage
@@ -141,6 +142,45 @@ async def test_a_level_has_a_task_from_its_first_message_on_and_none_begins_at_t
         await run.send(b"soon", 1)
         assert [task.name for task in run.tasks.health()] == ["delay level 2"]
     assert not caplog.records
+
+
+async def test_a_bad_sector_holds_up_a_level_for_a_while_and_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is before it comes in time; while nothing can be read nothing is passed over."""
+    storage, clock = MemoryStorage(), VirtualClock()
+    bodies = [b"%d" % number for number in range(5)]
+    async with bench(storage, clock=clock) as run:
+        for body in bodies:
+            await run.send(body, 2)
+        records = run.store.get(SCHEDULE_TOPIC, 1, 0).records
+        places = [decode_message(record)[0].commit_log_offset + 90 for record in records]
+    bad, read = places[1:], CommitLog.read
+
+    def fails_there(log: CommitLog, offset: int, size: int) -> bytes:
+        if any(offset <= place < offset + size for place in bad):
+            raise os_error(errno.EIO)
+        return read(log, offset, size)
+
+    monkeypatch.setattr(CommitLog, "read", fails_there)
+
+    async def later(condition: Callable[[], bool]) -> None:
+        with anyio.fail_after(PATIENCE):
+            while not condition():
+                await clock.advance(1)
+                await anyio.sleep(0.001)
+
+    async with bench(storage, clock=clock) as run:
+        await later(lambda: run.delivered() == bodies[:1])
+        await later(lambda: [each.what for each in run.store.troubles.current] == ["reading delay level 2"])
+        for _ in range(3):
+            clock.now += READ_PATIENCE
+            await later(lambda: run.store.troubles.current[0].count > 3)
+        assert run.delayed.offset(2) == 1, "it is the disk"
+        bad[:] = places[1:3]
+        await later(lambda: run.delivered() == [bodies[0], *bodies[3:]])
+        assert run.store.troubles.current == []
+    assert "delay level 2: messages 1 to 2 cannot be read for 600 s, and are not delivered" in caplog.text
 
 
 async def test_messages_of_a_level_keep_their_order() -> None:

@@ -11,7 +11,11 @@ import pytest
 from rocketbox.errors import RemotingError
 from rocketbox.protocol.codes import RequestCode as C
 from rocketbox.protocol.command import RemotingCommand
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.support.broker.in_memory import BrokerWire, broker_in_memory
+from tests.support.broker.open_transactions import open_transactions
+from tests.support.clocks import VirtualClock, settle
+from tests.support.store.store_tools import WAITING
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -89,3 +93,24 @@ async def test_no_request_begins_a_line(caplog: pytest.LogCaptureFixture) -> Non
             tasks.start_soon(ask, wire, code)
     assert len(silent) < 10
     assert len(told(caplog)) > 10
+
+
+async def test_the_id_of_a_transaction_begins_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    """Its sender chooses it."""
+    clock = VirtualClock()
+    async with open_transactions(MemoryStorage(), WAITING, clock=clock, transaction_check_max=1) as run:
+        run.members.all.clear()
+        for number in range(2):
+            await run.store.durable(run.begin(f"t{number}{FORGED}{'x' * 10_000}", body=b"x"))
+        await settle()
+        for _ in range(2):
+            clock.now += 60
+            await run.checks.round()
+        await run.store.durable(run.begin(f"t2{FORGED}{'x' * 10_000}", body=b"x"))
+        await settle()
+        await run.store.delete_topic("orders")
+        (half,) = run.halves.due(float("inf"))
+        run.halves.commit(half, run.read(half.log_offset))
+    texts = [text for text in told(caplog) if "transaction t" in text]
+    assert ["is connected" in texts[0], "given up" in texts[1], "its message dropped" in texts[2]] == [True] * 3
+    assert max(map(len, texts)) < 2_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from contextlib import suppress
 from dataclasses import replace
@@ -9,8 +10,9 @@ from dataclasses import replace
 import anyio
 import pytest
 
+from rocketbox.broker.half_messages import Half
 from rocketbox.clock import RealClock
-from rocketbox.errors import InvalidMessageError
+from rocketbox.errors import InvalidMessageError, StoreFullError
 from rocketbox.message import MessageExt
 from rocketbox.protocol.codes import (
     TIMER_TOPIC,
@@ -355,6 +357,172 @@ async def test_the_clock_of_a_producer_does_not_matter() -> None:
         clock.now += 6.5
         await run.checks.round()
         assert run.checks.asked == 1
+
+
+async def test_each_transaction_is_asked_of_all_producers_in_their_turn() -> None:
+    """One of them may have no checker. With as many transactions as producers each came to the same one every time."""
+    clock = VirtualClock()
+    async with open_transactions(MemoryStorage(), SMALL, clock=clock) as run:
+        other = run.members.join()
+        for name in ("t0", "t1"):
+            await run.store.durable(run.begin(name))
+        await settle()
+        for _ in range(4):
+            clock.now += 60
+            await run.checks.round()
+        for member in (run.members.member, other):
+            assert sorted(run.asked(member)) == ["t0", "t0", "t1", "t1"]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_producer_whose_clock_is_far_behind_is_asked_before_its_transaction_is_given_up(restarts: bool) -> None:
+    """A copy of a half message, as each check leaves one, keeps the time of its birth alone: the sender's."""
+    storage, clock = MemoryStorage(), VirtualClock()
+    async with open_transactions(storage, SMALL, clock=clock) as run:
+        await run.store.durable(run.begin("t0", born_ms=0))
+        await settle()
+        for _ in range(2):
+            clock.now += 60
+            await run.checks.round()
+        assert run.asked(run.members.member) == ["t0", "t0"]
+        if not restarts:
+            return
+    async with open_transactions(storage, SMALL, clock=clock) as run:
+        clock.now += 60
+        await run.checks.round()
+        assert (run.given_up(), run.asked(run.members.member)) == ([], ["t0"])
+        clock.now += 73 * 3600
+        await run.checks.round()
+        assert run.given_up() == ["t0"]
+
+
+async def test_a_restart_asks_no_producer_too_soon_whose_clock_is_behind() -> None:
+    storage, clock = MemoryStorage(), VirtualClock()
+    async with open_transactions(storage, SMALL, clock=clock) as run:
+        await run.store.durable(run.begin("t0", born_ms=clock.time_ms() - 3_600_000))
+        await settle()
+    async with open_transactions(storage, SMALL, clock=clock) as run:
+        clock.now += 5
+        await run.checks.round()
+        assert run.checks.asked == 0
+        clock.now += 2
+        await run.checks.round()
+        assert run.checks.asked == 1
+
+
+@pytest.mark.parametrize("ahead", [-7 * 86_400, -86_400, 0, 86_400], ids=["a week behind", "behind", "right", "ahead"])
+async def test_a_restart_asks_about_a_moved_message_when_it_is_immune_no_longer(ahead: int) -> None:
+    """A copy keeps the time of birth alone, which is the sender's: when the first half was stored is what counts."""
+    storage, clock = MemoryStorage(), VirtualClock()
+    async with open_transactions(storage, SMALL, clock=clock) as run:
+        born_ms = clock.time_ms() + ahead * 1000
+        await run.store.durable(run.begin("t0", "CHECK_IMMUNITY_TIME_IN_SECONDS\x017200\x02", born_ms=born_ms))
+        await settle()
+        clock.now += 700
+        await run.checks.round()
+        assert run.halves_stored() == ["t0", "t0"], "it was moved"
+    async with open_transactions(storage, SMALL, clock=clock) as run:
+        clock.now += 60
+        await run.checks.round()
+        clock.now += 6400
+        await run.checks.round()
+        assert run.checks.asked + run.checks.unasked == 0
+        clock.now += 60
+        await run.checks.round()
+        assert (run.checks.asked, run.given_up()) == (1, [])
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["damaged", "bad sector"])
+async def test_a_first_half_that_cannot_be_read_keeps_nobody_from_being_asked(
+    fails: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The age of its transaction is not to be had then, but for when its oldest copy was stored."""
+    storage, clock = MemoryStorage(), VirtualClock()
+    async with open_transactions(storage, SMALL, clock=clock) as run:
+        for name in ("t0", "t1"):
+            await run.store.durable(run.begin(name, born_ms=0))
+        await settle()
+        clock.now += 60
+        await run.checks.round()
+    async with open_transactions(storage, SMALL, clock=clock) as run:
+        read = run.store.read_record
+
+        async def damaged(offset: int) -> bytes | None:
+            if fails and not offset:
+                raise OSError(errno.EIO, "Input/output error")
+            record = await read(offset)
+            return record if offset or record is None else record[:90] + bytes(len(record) - 90)
+
+        monkeypatch.setattr(run.store, "read_record", damaged)
+        for _ in range(2):
+            await settle()
+            clock.now += 60
+            await run.checks.round()
+        assert (run.given_up(), run.asked(run.members.member)) == ([], ["t0", "t1"] * 2)
+    assert caplog.text.count("its first half message cannot be read") == 1
+
+
+async def test_a_half_that_cannot_be_read_costs_no_other_a_check(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither one whose check is counted and of which nobody is asked, nor one that is not checked at all."""
+    clock = VirtualClock()
+    async with open_transactions(MemoryStorage(), SMALL, clock=clock) as run:
+        for name in ("t0", "t1", "t2", "t3"):
+            await run.store.durable(run.begin(name, "CHECK_IMMUNITY_TIME_IN_SECONDS\x013600\x02" * (name == "t3")))
+        await settle()
+        read, bad = run.store.read_record, sorted(half.log_offset for half in run.halves.due(float("inf")))[1]
+
+        async def fails_once_there(offset: int) -> bytes | None:
+            if offset == bad:
+                raise OSError(errno.EIO, "Input/output error")
+            return await read(offset)
+
+        monkeypatch.setattr(run.store, "read_record", fails_once_there)
+        clock.now += 700
+        for _ in range(3):
+            await run.checks.round()
+        assert run.asked(run.members.member) == ["t0", "t2"] * 3
+        assert "t3" in run.halves_stored()[4:], "it was moved"
+        assert caplog.text.count("half message 1 cannot be read, and its check waits: ") == 1
+        monkeypatch.setattr(run.store, "read_record", read)
+        await run.checks.round()
+        assert sorted(run.asked(run.members.member)[6:]) == ["t0", "t1", "t2"]
+
+
+async def test_who_was_checked_before_the_disk_was_full_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = VirtualClock()
+    async with open_transactions(MemoryStorage(), SMALL, clock=clock) as run:
+        for name in ("t0", "t1", "t2"):
+            await run.store.durable(run.begin(name))
+        await settle()
+        renew = run.halves.renew
+
+        def full_from_the_second_on(half: Half, message: MessageExt, *, checked: bool) -> int:
+            if half.queue_offset:
+                raise StoreFullError("no room", "disk full")
+            return renew(half, message, checked=checked)
+
+        monkeypatch.setattr(run.halves, "renew", full_from_the_second_on)
+        clock.now += 60
+        with pytest.raises(StoreFullError, match="no room"):
+            await run.checks.round()
+        assert [half.checks for half in run.halves.due(clock.now)] == [0, 0, 1]
+        assert run.asked(run.members.member) == ["t0"]
+
+
+async def test_a_clock_that_jumps_ahead_gives_no_transaction_up() -> None:
+    clock = VirtualClock()
+    async with open_transactions(MemoryStorage(), SMALL, clock=clock) as run:
+        await run.store.durable(run.begin("t0"))
+        await settle()
+        clock.now += 10
+        clock.wall_is_ahead = 10 * 365 * 86_400
+        await run.checks.round()
+        clock.wall_is_ahead = 0
+        clock.now += 60
+        await run.checks.round()
+        assert (run.given_up(), run.checks.asked) == ([], 2)
 
 
 async def test_copies_and_marks_of_apache_are_understood() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from rocketbox.broker.askers import Askers
 from rocketbox.broker.groups import GroupTable
 from rocketbox.broker.offsets import OffsetTable
 from rocketbox.broker.options import BrokerOptions
@@ -140,6 +141,21 @@ async def test_groups_and_offsets_gather_and_nobody_waits() -> None:
         assert run.disk.writes == ["subscriptionGroup", "consumerOffset"]
         assert b'"g299"' in run.disk.text("subscriptionGroup")
         assert b'"t@g299":{"0":299}' in run.disk.text("consumerOffset")
+
+
+async def test_a_killed_broker_forgets_the_requests_of_a_second() -> None:
+    """One whose table takes less than a tenth of a second to write."""
+    run, askers = Bench(Disk()), Askers(10)
+    askers.keep_in(run.persister.askers)
+    run.persister.load(topics=run.topics, groups=run.groups, offsets=run.offsets, delays=Unused(), askers=askers)
+    async with Supervisor("test", run.clock) as tasks:
+        run.persister.start(tasks)
+        for number in range(3):
+            askers.note(b"CORRELATION_ID\x01%d\x02" % number, "somebody")
+            await run.clock.advance(1)
+            await run.at_rest(run.persister.askers)
+            assert b'"%d":"somebody"' % number in run.disk.text("askers")
+        assert run.disk.writes == ["askers"] * 3
 
 
 async def test_who_changes_a_group_may_wait_for_it() -> None:

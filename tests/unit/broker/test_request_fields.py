@@ -9,9 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rocketbox.protocol.codes import RequestCode
+from rocketbox.broker.extensions import BrokerExtensions
+from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import HeaderError, PullMessageRequestHeader
+from rocketbox.protocol.stored_message import encode_batch
+from rocketbox.remoting.connection import Connection
 from tests.support.broker.in_memory import BrokerWire, broker_in_memory
 from tests.support.clocks import VirtualClock, settle
 from tests.support.waiting import PATIENCE
@@ -169,3 +172,59 @@ def test_a_value_that_cannot_be_read_is_shown_in_part() -> None:
     with pytest.raises(HeaderError) as raised:
         PullMessageRequestHeader.decode(fields)
     assert str(raised.value) == f"PullMessageRequestHeader: field queueId is '{'7' * 100}'... (40000 characters)"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("hooked", [False, True], ids=["many at once", "one by one"])
+async def test_a_message_that_says_to_be_an_inner_batch_is_refused(hooked: bool) -> None:
+    """As Apache's brokers refuse it for topics like ours; consumers would pass over the messages behind it."""
+    body = encode_batch([(0, b"x", b"")] * 50)
+    fields = {
+        "a": "g", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "g": "1700000000000", "h": "0",
+        "i": "UNIQ_KEY\x01A\x02",
+    }  # fmt: skip
+    long_names = {
+        "producerGroup": "g", "topic": "orders", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "queueId": "0",
+        "bornTimestamp": "1", "flag": "0", "properties": "",
+    }  # fmt: skip
+    replies = {**fields, "b": "DefaultCluster_REPLY_TOPIC", "i": "REPLY_TO_CLIENT\x01c\x02UNIQ_KEY\x01A\x02"}
+    async with broker_in_memory(extensions=BrokerExtensions(hooks=[Nothing()] if hooked else [])) as wire:
+        for flags, code in ((0x40, ResponseCode.SUCCESS), (0x80, ResponseCode.MESSAGE_ILLEGAL), (0xC0, 13)):
+            sent = [
+                await wire.broker(RequestCode.SEND_MESSAGE_V2, {**fields, "f": str(flags)}, body),
+                await wire.broker(RequestCode.SEND_MESSAGE, {**long_names, "sysFlag": str(flags)}, body),
+                await wire.broker(RequestCode.SEND_BATCH_MESSAGE, {**fields, "f": str(flags), "m": "true"}, body),
+            ]
+            assert [answer.code for answer in sent] == [code] * 3
+            answer = await wire.broker(RequestCode.SEND_REPLY_MESSAGE_V2, {**replies, "f": str(flags)}, body)
+            assert answer.code == (ResponseCode.SYSTEM_ERROR if flags == 0x40 else code), "nobody asks here"
+        assert "inner batch" in str(answer.remark)
+        assert wire.running.store.max_offset("orders", 0) == 52
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("times", "retried"), [(-(2**31), True), (-1, True), (0, True), (2**31 - 1, False)])
+async def test_a_message_goes_back_however_often_it_says_it_was_consumed(times: int, retried: bool) -> None:
+    """Its sender has written the number; what cannot go back is consumed again and again, without end."""
+    fields = {
+        "a": "g", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0",
+        "i": "UNIQ_KEY\x01A\x02", "j": str(times),
+    }  # fmt: skip
+    async with broker_in_memory() as wire:
+        assert (await wire.broker(RequestCode.SEND_MESSAGE_V2, fields, b"x")).code == 0
+        back = {"offset": 0, "group": "board", "delayLevel": 0, "originTopic": "orders", "maxReconsumeTimes": 16}
+        answer = await wire.broker(RequestCode.CONSUMER_SEND_MSG_BACK, back)
+        assert (answer.code, answer.remark) == (0, None)
+        store = wire.running.store
+        assert store.max_offset("SCHEDULE_TOPIC_XXXX", 2) == int(retried), "after 10 s, as at the first time"
+        assert store.max_offset("%DLQ%board", 0) == int(not retried)
+
+
+class Nothing:
+    """A hook that does nothing; with one requests are taken one by one."""
+
+    def before(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
+        return None
+
+    def after(self, connection: Connection, request: RemotingCommand, code: int, frame_bytes: int) -> None:
+        return None

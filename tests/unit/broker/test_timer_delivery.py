@@ -17,6 +17,7 @@ from rocketbox.broker.delay_levels import DelayLevels
 from rocketbox.broker.limits import LimitError
 from rocketbox.broker.options import BrokerOptions
 from rocketbox.broker.put_stage import PutOrigin, PutStage
+from rocketbox.broker.store.commit_log import CommitLog
 from rocketbox.broker.store.dispatcher import Arrival
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
@@ -341,6 +342,86 @@ async def test_a_crash_loses_nothing_and_repeats_only_what_came_since_the_last_c
         await run.come(b"before the copy", b"behind it", b"behind it")
         await clock.advance(60)
         await run.come(b"before the copy", b"behind it", b"behind it", b"pending")
+
+
+class BadSectors:
+    """Places of the log that cannot be read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.places: list[int] = []
+        read = CommitLog.read
+
+        def fails_there(log: CommitLog, offset: int, size: int) -> bytes:
+            if any(offset <= place < offset + size for place in self.places):
+                raise os_error(errno.EIO)
+            return read(log, offset, size)
+
+        monkeypatch.setattr(CommitLog, "read", fails_there)
+
+
+def parked(run: Bench, body: bytes) -> int:
+    """Where the body of a message that waits is in the log, or near it."""
+    return next(each.commit_log_offset for each in run.messages(TIMER_TOPIC, 0) if each.body == body) + 90
+
+
+@pytest.mark.parametrize("copied", [True, False], ids=["from the copy", "from the queue"])
+async def test_a_bad_sector_makes_one_message_late_and_no_other(copied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage, clock, bad = MemoryStorage(), Clock(), BadSectors(monkeypatch)
+    async with bench(storage, clock=clock) as run:
+        for body in (b"a", b"b", b"c"):
+            await run.after(body, 5_000)
+        place = parked(run, b"b")
+    if not copied:
+        for name in ("timers.bin", "timers.bin.bak"):
+            if storage.exists(f"/store/config/{name}"):
+                storage.remove(f"/store/config/{name}")
+    bad.places.append(place)
+    async with bench(storage, clock=clock) as run:
+        await run.clock.advance(6)
+        await run.come(b"a", b"c")
+        await run.after(b"d", 1_000)
+        await run.clock.advance(1.5)
+        await run.come(b"a", b"c", b"d")
+        assert [each.what for each in run.store.troubles.current] == ["reading timer messages"]
+        await run.until(lambda: run.timers.waiting == 1)
+        bad.places.clear()
+        await run.later(lambda: run.timers.waiting == 0)
+        assert run.store.troubles.current == []
+        assert run.delivered().count(b"b") == 1
+
+
+async def test_a_recalled_message_does_not_come_though_it_is_read_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage, clock, bad = MemoryStorage(), Clock(), BadSectors(monkeypatch)
+    async with bench(storage, clock=clock) as run:
+        await run.recall(await run.after(b"recalled", 5_000))
+        await run.after(b"kept", 5_000)
+        bad.places.append(parked(run, b"recalled"))
+    async with bench(storage, clock=clock) as run:
+        await run.clock.advance(6)
+        await run.come(b"kept")
+        await run.clock.advance(REMEMBERED_MS / 1000 + 60)
+        bad.places.clear()
+        await run.later(lambda: run.timers.recalled == 1)
+        assert (run.delivered(), run.timers.waiting) == ([b"kept"], 0)
+
+
+async def test_a_disk_of_which_nothing_can_be_read_loses_no_timer_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than are set aside wait where they are."""
+    monkeypatch.setattr("rocketbox.broker.unread_timers.MOST_ASIDE", 2)
+    storage, clock, bad = MemoryStorage(), Clock(), BadSectors(monkeypatch)
+    bodies = [b"%d" % number for number in range(5)]
+    async with bench(storage, clock=clock) as run:
+        for body in bodies:
+            await run.after(body, 5_000)
+        places = [parked(run, body) for body in bodies]
+    bad.places += places
+    async with bench(storage, clock=clock) as run:
+        await run.clock.advance(20)
+        await run.until(lambda: len(run.store.troubles.current) == 1)
+        assert (run.delivered(), run.timers.waiting) == ([], 5)
+        bad.places.clear()
+        await run.later(lambda: len(run.delivered()) == 5)
+    assert sorted(run.delivered()) == bodies
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "head", "gone", "both"])

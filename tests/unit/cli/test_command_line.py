@@ -46,6 +46,8 @@ def test_an_option_that_is_misspelt_is_not_taken_for_a_setting(arguments: list[s
             "--authentication-enabled has no value",
         ),
         (["--acl-enable=true", "planted-1"], "the argument behind --acl-enable is not a setting"),
+        (["--tls-server-key-password:planted-1"], "--tls-server-key-password is followed by a colon or a space"),
+        (["--tls-server-key-password planted-1"], "--tls-server-key-password is followed by a colon or a space"),
         (["planted-1"], "the argument behind the command is not a setting"),
     ],
 )

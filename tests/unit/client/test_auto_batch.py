@@ -300,6 +300,47 @@ async def test_sends_wait_for_room_and_are_told_when_none_comes() -> None:
     assert setting.sent == [[b"0", b"1"], [b"patient"]]
 
 
+@pytest.mark.parametrize(("room_at", "together"), [(0.5, True), (1.5, False)], ids=["early", "late"])
+async def test_the_time_of_a_send_is_that_of_the_wait_for_room_as_well(room_at: float, together: bool) -> None:
+    """Who has little time left goes alone, so that others keep theirs."""
+    setting = Setting()
+    answers = anyio.Event()
+    ended: dict[bytes, float] = {}
+
+    async def late(request: RemotingCommand) -> RemotingCommand:
+        await answers.wait()
+        if len(setting.sent) > 1:
+            await anyio.sleep_forever()
+        return store(setting.broker, request)
+
+    setting.broker.on_send = late
+    limits = {"total_batch_max_bytes": 200, "batch_max_messages": 2}
+    async with setting.cluster, setting.producer(**limits) as producer, anyio.create_task_group() as tasks:
+        send = Sends(producer)
+
+        async def timed(body: bytes) -> None:
+            await send(Message("T", body), timeout=2.0)
+            ended[body] = setting.clock.now
+
+        for message in numbered(2):
+            tasks.start_soon(partial(send, message, timeout=2.0))
+        await settle()
+        tasks.start_soon(timed, b"waits for room")
+        await setting.clock.advance(room_at)
+        began = setting.clock.now
+        answers.set()
+        await settle()
+        tasks.start_soon(timed, b"comes then")
+        await setting.clock.advance(5)
+        tasks.cancel_scope.cancel()
+    assert isinstance(send.outcomes[b"waits for room"], SendTimeoutError)
+    assert ended[b"waits for room"] == pytest.approx(2.0, abs=0.3)
+    assert ended[b"comes then"] == pytest.approx(2.0 if together else began + 2.0, abs=0.3)
+    assert setting.sent[1:] == (
+        [[b"comes then", b"waits for room"]] if together else [[b"waits for room"], [b"comes then"]]
+    )
+
+
 async def test_middlewares_see_each_send_and_send_many_goes_in_batches_too() -> None:
     seen: list[tuple[int, bool]] = []
 

@@ -32,6 +32,8 @@ from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.acl import RequestSigner
 from tests.support.client.scripted_cluster import ScriptedCluster
 from tests.support.clocks import VirtualClock
+from tests.support.failures import variables_of_ours
+from tests.support.threads import no_thread_left
 from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
@@ -192,6 +194,7 @@ async def test_a_client_without_first_keys_does_not_start(given: Any, told: str)
             await clock.advance(11)
         (failure,) = failures
         assert "hunter2" not in repr(failure)
+        assert not [line for line in variables_of_ours(failure) if "hunter2" in line]
         assert failure.__cause__ is None
         assert failure.__suppress_context__ or failure.__context__ is None
         assert cluster.name_server.requests == []
@@ -362,6 +365,14 @@ async def test_keys_of_digits_and_with_odd_characters_are_text(tmp_path: Path) -
     file.write_text("AccessKey=a=b\nSecretKey=c: d#e==\n")
     found = await CredentialsFile(str(file)).credentials()
     assert (found.access_key, found.secret_key) == ("a=b", "c: d#e==")
+
+
+async def test_a_file_of_keys_is_read_where_others_hold_all_threads(tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    file.write_text("accessKey: user-1\nsecretKey: hunter2-1\nsecurityToken: token-1\n")
+    with anyio.fail_after(PATIENCE):
+        async with no_thread_left():
+            assert await CredentialsFile(file).credentials() == keys(1)
 
 
 @pytest.mark.parametrize(

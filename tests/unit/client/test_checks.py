@@ -8,7 +8,7 @@ from enum import Enum
 
 import pytest
 
-from rocketbox.client.checks import check_body, check_flag, check_group, check_topic, message_properties
+from rocketbox.client.checks import MAX_KNOWN_TAGS, check_body, check_flag, check_group, check_topic, message_properties
 from rocketbox.client.delays import milliseconds
 from rocketbox.client.options import ClientOptions, ProducerOptions
 from rocketbox.errors import ConfigurationError, InvalidGroupError, InvalidMessageError
@@ -79,6 +79,14 @@ def test_a_member_of_an_enum_of_text_is_its_text() -> None:
     message = Message("T", b"x", tag=Tag.PAID, keys=[Tag.PAID], hash_key=Tag.PAID, properties={"state": Tag.PAID})
     found = decode_properties(message_properties(message, "ID"))
     assert [found[name] for name in ("TAGS", "KEYS", "__SHARDINGKEY", "state")] == ["paid"] * 4
+
+
+def test_tags_are_checked_and_written_however_many_there_are() -> None:
+    for number in [*range(MAX_KNOWN_TAGS + 2), 0, MAX_KNOWN_TAGS + 1]:
+        tag = f"of-many-{number}"
+        assert message_properties(Message("T", b"x", tag=tag), "ID").endswith(f"TAGS\x01{tag}\x02".encode())
+        with pytest.raises(InvalidMessageError, match="separates tags"):
+            message_properties(Message("T", b"x", tag=f"{tag}|x"), "ID")
 
 
 def test_plain_message_has_id_and_wait_only() -> None:

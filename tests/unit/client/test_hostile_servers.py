@@ -5,18 +5,28 @@ from __future__ import annotations
 import logging
 import time
 import traceback
+from collections.abc import Awaitable, Callable
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from rocketbox.client import ClientOptions, ConsumerOptions, PushConsumer
+from rocketbox.client.api import group_configs, groups, routes, topics
 from rocketbox.client.api.answers import refusal
 from rocketbox.client.failure_log import describe_message
+from rocketbox.client.name_servers import NameServers
 from rocketbox.errors import AccessDeniedError, BrokerError, ReplyError
-from rocketbox.message import ConsumeFromWhere, MessageExt
+from rocketbox.message import ConsumeFromWhere, MessageExt, decode_properties
+from rocketbox.protocol.codes import MessageSysFlag, ResponseCode
 from rocketbox.protocol.codes import RequestCode as C
-from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.command import RemotingCommand
-from rocketbox.protocol.stored_message import StoredMessage, encode_stored_message
+from rocketbox.protocol.compression import unpack
+from rocketbox.protocol.stored_message import StoredMessage, encode_batch, encode_stored_message
+from rocketbox.remoting.client import RemotingClient
+from rocketbox.remoting.connection import Connection
+from rocketbox.remoting.network import MemoryNetwork
+from rocketbox.remoting.server import RemotingServer
 from tests.support.client.scripted_broker import ScriptedBroker
 from tests.support.clocks import VirtualClock, settle
 
@@ -120,6 +130,170 @@ def test_a_record_of_a_broker_begins_no_line() -> None:
     message = MessageExt(fields, b"x", f"T{FORGED}", f"UNIQ_KEY\x01u{FORGED}\x02".encode(), "broker-a")
     for text in (describe_message(message), repr(message)):
         assert text.splitlines() == [text]
+
+
+@pytest.mark.parametrize("times", [-1, -100, -(2**31), 2**31 - 1])
+async def test_a_message_that_says_it_was_consumed_any_number_of_times_goes_back_as_any_other(
+    times: int, anyio_backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The number is what its sender has written."""
+    setting = Setting()
+    async with setting.broker, setting.consumer() as consumer:
+        await consumer.subscribe("T", "*", fail)
+        await setting.clock.advance(3)
+        setting.broker.store("T", b"x", reconsume_times=times)
+        await setting.clock.advance(30)
+        assert setting.broker.committed["T", 0] == 1
+    (back,) = [each for each in setting.broker.requests if each.code == C.CONSUMER_SEND_MSG_BACK]
+    assert back.ext_fields["delayLevel"] == "0"
+    assert "IndexError" not in caplog.text
+    what_now = "%DLQ%g" if times > 0 else "it comes back after 10 s"
+    assert what_now in caplog.text
+
+
+async def test_an_empty_message_that_says_to_be_of_another_topic_goes_back(anyio_backend: str) -> None:
+    """It is sent, so that it does not come back as one of that topic; and what is sent has a body."""
+    setting = Setting()
+    async with setting.broker, setting.consumer() as consumer:
+        await consumer.subscribe("T", "*", fail)
+        await setting.clock.advance(3)
+        setting.broker.store("T", b"", retry_topic="another")
+        await setting.clock.advance(30)
+        assert setting.broker.committed["T", 0] == 1
+    (sent,) = [each for each in setting.broker.requests if each.code == C.SEND_MESSAGE_V2]
+    assert sent.ext_fields["b"] == "%RETRY%g"
+    assert "RETRY_TOPIC\x01T\x02" in sent.ext_fields["i"]
+    assert unpack(sent.body, int(sent.ext_fields["f"]), 10) == b""
+
+
+async def test_a_message_with_a_property_that_cannot_be_written_goes_back(anyio_backend: str) -> None:
+    """Whoever sends by code of his own writes any bytes; a value may hold what parts names and values."""
+    setting = Setting()
+    async with setting.broker, setting.consumer() as consumer:
+        await consumer.subscribe("T", "*", fail)
+        await setting.clock.advance(3)
+        text = b"odd\x01a\x01b\x02RETRY_TOPIC\x01another\x02"
+        setting.broker.store("T", b"x")
+        setting.broker.records["T", 0].append(
+            encode_stored_message(StoredMessage("T", 0, b"x", text, queue_offset=1, commit_log_offset=1001))
+        )
+        await setting.clock.advance(60)
+        assert setting.broker.committed["T", 0] == 2
+    (sent,) = [each for each in setting.broker.requests if each.code == C.SEND_MESSAGE_V2]
+    assert "odd\x01a b\x02" in sent.ext_fields["i"]
+
+
+async def test_a_message_is_sent_again_with_numbers_that_java_can_read(anyio_backend: str) -> None:
+    """Java's brokers read each as an int, and would take no message with a larger one."""
+    setting = Setting()
+    setting.broker.overrides[C.CONSUMER_SEND_MSG_BACK] = lambda _: RemotingCommand.response(1, "look message failed")
+    async with setting.broker, setting.consumer() as consumer:
+        await consumer.subscribe("T", "*", fail)
+        await setting.clock.advance(3)
+        setting.broker.store("T", b"x", reconsume_times=2**31 - 1)
+        await setting.clock.advance(30)
+        assert setting.broker.committed["T", 0] == 1
+    (sent,) = setting.broker.asked(C.SEND_MESSAGE_V2)
+    delay_level = decode_properties(sent.ext_fields["i"].encode())["DELAY"]
+    assert [int(number) for number in (delay_level, sent.ext_fields["j"])] == [2**31 - 1] * 2
+
+
+INNER_BATCH = int(MessageSysFlag.NEED_UNWRAP | MessageSysFlag.INNER_BATCH)
+
+
+async def test_a_message_that_says_to_be_many_hides_none_of_those_behind_it(anyio_backend: str) -> None:
+    """Its sender has set the flags of an inner batch, which brokers before 5.0 do not look at: each of its messages
+    would have the place of another one, which had been consumed then.
+    """
+    setting = Setting()
+    taken: list[bytes] = []
+
+    async def note(batch: list[MessageExt]) -> None:
+        taken.extend(message.body for message in batch)
+
+    forged = encode_batch([(0, b"%d" % number, b"") for number in range(50)])
+    async with setting.broker, setting.consumer() as consumer:
+        await consumer.subscribe("T", "*", note)
+        await setting.clock.advance(3)
+        setting.broker.store("T", forged, sys_flag=INNER_BATCH)
+        await setting.clock.advance(3)
+        setting.broker.store("T", b"a", b"b")
+        setting.broker.store("T", forged, sys_flag=INNER_BATCH)
+        setting.broker.store("T", b"c")
+        await setting.clock.advance(30)
+    assert [body for body in taken if body in (b"a", b"b", b"c")] == [b"a", b"b", b"c"]
+    assert taken.count(forged) == 2
+    assert setting.broker.committed["T", 0] == 5
+
+
+MANY = 4_000
+LARGE_ANSWERS: dict[C, tuple[str, Callable[[RemotingClient, NameServers, str], Awaitable[object]]]] = {
+    C.GET_CONSUMER_LIST_BY_GROUP: (
+        "{consumerIdList:[%s]}",
+        lambda remoting, servers, address: groups.consumer_ids(remoting, address, "g", timeout=9),
+    ),
+    C.LOCK_BATCH_MQ: (
+        "{lockOKMQSet:[%s]}",
+        lambda remoting, servers, address: groups.lock_queues(remoting, address, "g", "c", [], timeout=9),
+    ),
+    C.GET_ALL_TOPIC_CONFIG: (
+        "{topicConfigTable:{%s}}",
+        lambda remoting, servers, address: topics.all_topics(remoting, address, timeout=9),
+    ),
+    C.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: (
+        "{subscriptionGroupTable:{%s}}",
+        lambda remoting, servers, address: group_configs.all_groups(remoting, address, timeout=9),
+    ),
+    C.GET_ROUTEINFO_BY_TOPIC: (
+        "{brokerDatas:[],x:[%s]}",
+        lambda remoting, servers, address: routes.fetch_route(servers, "T", timeout=9),
+    ),
+    C.GET_BROKER_CLUSTER_INFO: (
+        "{clusterAddrTable:{c:[%s]}}",
+        lambda remoting, servers, address: routes.fetch_cluster(servers, timeout=9),
+    ),
+    C.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: (
+        "{topicList:[%s]}",
+        lambda remoting, servers, address: routes.fetch_topic_names(servers, timeout=9),
+    ),
+}
+"""What may be large, in Java's kind of JSON, and what asks for it."""
+
+
+@pytest.mark.parametrize("code", LARGE_ANSWERS)
+async def test_others_have_their_turns_while_a_large_answer_is_read(code: C, anyio_backend: str) -> None:
+    form, ask = LARGE_ANSWERS[code]
+    entry = "{topic:'t',brokerName:'b',queueId:1}" if code is C.LOCK_BATCH_MQ else "'some-name-of-which-there-are-many'"
+    entry = "n:{whatever:'is said of it','and':'more'}" if "{%s}" in form else entry
+    clock, turns, body = VirtualClock(), 0, b""
+
+    def answer(connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        return RemotingCommand.response(body=body)
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await anyio.lowlevel.checkpoint()
+
+    network = MemoryNetwork()
+    async with (
+        RemotingServer({int(code): answer}, host="10.0.0.1", port=9876, clock=clock, network=network) as server,
+        RemotingClient(clock=clock, network=network) as remoting,
+        anyio.create_task_group() as tasks,
+    ):
+        servers = NameServers(server.address, remoting, clock)
+        tasks.start_soon(count)
+        taken = []
+        for number in (1, MANY):
+            body = (form % (f"{entry}," * number)).encode()
+            assert number == 1 or len(body) > 64 << 10
+            await ask(remoting, servers, server.address)  # the first one connects
+            before = turns
+            await ask(remoting, servers, server.address)
+            taken.append(turns - before)
+        tasks.cancel_scope.cancel()
+    assert taken[1] > taken[0] + 5, taken
 
 
 async def test_offsets_that_go_to_and_fro_are_followed_once_a_second(

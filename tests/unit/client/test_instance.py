@@ -35,6 +35,7 @@ from rocketbox.protocol.bodies import ConsumerData
 from rocketbox.protocol.codes import TBW102, RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.tags import SubscriptionData
+from rocketbox.remoting.acl import Credentials
 from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.name_server_addresses import parse_name_servers
 from tests.support.client.scripted_cluster import Answer, ScriptedCluster, ScriptedNameServer
@@ -506,6 +507,39 @@ async def test_two_clients_of_one_process_share_nothing_but_the_process() -> Non
 
 
 # --- routes -------------------------------------------------------------------------------------------------------
+
+
+class SlowProvider:
+    """Keys that take a moment: so long a client starts."""
+
+    async def credentials(self) -> Credentials:
+        await settle()
+        return Credentials(access_key="user", secret_key="12345678")
+
+
+async def test_of_clients_with_one_id_that_start_at_the_same_time_one_starts() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        started, refused = 0, list[str]()
+        over = anyio.Event()
+
+        async def start() -> None:
+            nonlocal started
+            try:
+                async with instance_of(cluster, instance_name="desk", credentials=SlowProvider()):
+                    started += 1
+                    await over.wait()
+            except ClientStateError as error:
+                refused.append(str(error))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(start)
+            await settle(200)
+            assert started == 1
+            assert ["are both 192.0.2.7@desk" in each for each in refused] == [True, True]
+            over.set()
+        async with instance_of(cluster, instance_name="desk"):  # nothing of those that were refused is left
+            pass
 
 
 async def test_route_is_asked_for_once_and_kept() -> None:

@@ -27,6 +27,8 @@ from rocketbox.storage.memory_storage import MemoryStorage
 from tests.support.client.scripted_cluster import ScriptedCluster
 from tests.support.clocks import VirtualClock
 from tests.support.store.crashable_storage import CrashableStorage, Image
+from tests.support.threads import no_thread_left
+from tests.support.waiting import PATIENCE
 
 WRITTEN_BY_JAVA = (
     b'{\n\t"offsetTable":{\n\t\t{\n\t\t\t"brokerName":"broker-a",\n\t\t\t"queueId":2,\n'
@@ -448,3 +450,12 @@ async def test_broadcasting_in_two_clusters_needs_two_files(anyio_backend: str) 
             async with PushConsumer("g", instance=instances[1], options=options):
                 pass
             tasks.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
+async def test_offsets_are_kept_where_others_hold_all_threads() -> None:
+    storage = MemoryStorage()
+    with anyio.fail_after(PATIENCE):
+        async with no_thread_left(), store_in(storage) as store:
+            await store.persist([at(7)])
+    assert b"7" in content(storage)

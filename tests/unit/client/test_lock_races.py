@@ -270,11 +270,14 @@ async def test_the_lock_of_a_queue_that_is_being_unlocked_is_not_asked_for(anyio
     async with broker, group.member("c1", consume_mode=ConsumeMode.ORDERLY) as one:
         await group.has(one, 2)
         lost: list[tuple[int, bool]] = []
+        said: list[bool] = []
 
         def lose(request: RemotingCommand) -> bool:
             if request.code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
                 queues = decode_lock_batch_request(request.body).mq_set
                 lost.append((request.code, QUEUES[0] in queues))
+                if lost[-1] == (RequestCode.UNLOCK_BATCH_MQ, True):
+                    said.extend(each.locked for each in one.state().queues if each.queue == QUEUES[0])
                 return True
             return False
 
@@ -286,6 +289,8 @@ async def test_the_lock_of_a_queue_that_is_being_unlocked_is_not_asked_for(anyio
         unlocking = lost.index((RequestCode.UNLOCK_BATCH_MQ, True))
         assert (RequestCode.LOCK_BATCH_MQ, False) in lost[unlocking:], "that of the other one is"
         assert (RequestCode.LOCK_BATCH_MQ, True) not in lost[unlocking:]
+        assert said, "it is still there while it is being unlocked"
+        assert not any(said), "and may be another one's"
 
 
 async def test_a_lock_that_could_not_be_given_back_is_given_back_at_the_end(anyio_backend: str) -> None:

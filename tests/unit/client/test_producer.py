@@ -34,6 +34,7 @@ from rocketbox.errors import (
 from rocketbox.message import Compression, Message, MessageQueue, SendResult, SendStatus, decode_properties
 from rocketbox.protocol.codes import RequestCode, ResponseCode, SerializeType
 from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.recall_handles import RecallHandle, encode_recall_handle
 from rocketbox.protocol.stored_message import decode_batch
 from rocketbox.remoting.options import RemotingOptions
 from tests.support.client.producing import producer_of
@@ -1112,3 +1113,20 @@ def test_a_producer_offers_sends_and_what_its_instance_asks_and_nothing_of_how_t
         *("transaction", "send_in_transaction", "add_transaction_checker", "check_transaction"),
         *("group", "instance", "options", "service_state", "topics_in_use", "trace"),
     }
+
+
+async def test_a_recall_asks_again_where_a_broker_is_that_the_known_route_does_not_name() -> None:
+    """The handle is of another process's send, to a broker that is new."""
+    cluster = ScriptedCluster(VirtualClock(), TWO)
+    cluster.brokers["broker-b"].scripts[RequestCode.RECALL_MESSAGE] = lambda connection, request: (
+        RemotingCommand.response(ext_fields={"msgId": "ID"})
+    )
+    async with cluster:
+        cluster.add_topic("T", brokers=["broker-a"])
+        async with producer_of(cluster) as producer:
+            await producer.send(message())
+            cluster.add_topic("T")
+            handle = encode_recall_handle(RecallHandle("T", "broker-b", 1_700_000_100_000, "ID"))
+            assert await producer.recall(handle) == "ID"
+            with pytest.raises(ClientError, match="no address of broker 'gone' is known"):
+                await producer.recall(encode_recall_handle(RecallHandle("T", "gone", 1_700_000_100_000, "ID")))

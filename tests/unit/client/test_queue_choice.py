@@ -12,7 +12,7 @@ import pytest
 
 from rocketbox.client import QueueChoice
 from rocketbox.client.middleware import SendContext, SendNext
-from rocketbox.errors import InvalidMessageError, NoRouteError, SendManyError
+from rocketbox.errors import ClientError, InvalidMessageError, NoRouteError, SendManyError
 from rocketbox.message import Message, MessageQueue, SendResult, decode_properties
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.command import RemotingCommand
@@ -216,6 +216,36 @@ async def test_each_of_many_goes_to_any_queue() -> None:
 
 
 # --- hash keys ------------------------------------------------------------------------------------------------------
+
+
+async def test_the_queues_of_an_ordered_topic_stay_the_same_while_a_broker_is_away() -> None:
+    """Its configuration says how many there are, so that no key moves; Java's clients count them, too."""
+    configured = "broker-a:4;broker-b:4"
+    async with ScriptedCluster(VirtualClock(), brokers=TWO) as cluster:
+        cluster.add_topic("T")
+        cluster.name_server.routes["T"]["orderTopicConf"] = configured
+        async with producer_of(cluster) as producer:
+            keys = [str(number) for number in range(20)]
+            before = [(await producer.send(message(hash_key=key))).queue for key in keys]
+            assert {queue.broker_name for queue in before} == set(TWO)
+            cluster.add_topic("T", brokers=("broker-a",))
+            cluster.name_server.routes["T"]["orderTopicConf"] = configured
+            await producer.instance.find_route("T", refresh=True)
+            there = len(cluster.broker.sends)
+            for key, queue in zip(keys, before, strict=True):
+                keyed = message(hash_key=key)
+                if queue.broker_name == "broker-a":
+                    assert (await producer.send(keyed)).queue == queue
+                    continue
+                with pytest.raises(ClientError, match="no address of broker 'broker-b' is known"):
+                    await producer.send(keyed)
+                with pytest.raises(SendManyError):
+                    await producer.send_many([keyed])
+                with pytest.raises(ClientError, match="broker-b"):
+                    await producer.send(message(), queue=lambda queues, _: queues[7])
+            assert len(cluster.broker.sends) == there + sum(queue.broker_name == "broker-a" for queue in before)
+            plain = [(await producer.send(message())).queue.broker_name for _ in range(8)]
+            assert set(plain) == {"broker-a"}
 
 
 async def test_a_hash_key_travels_with_its_message() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -9,6 +10,7 @@ import anyio
 import pytest
 
 from rocketbox.client import ClientOptions, MQClientInstance
+from rocketbox.client.lanes import Lane
 from rocketbox.client.replies import Replier
 from rocketbox.errors import BrokerError, NoRouteError, RocketBoxError
 from rocketbox.message import MessageExt, encode_properties
@@ -96,6 +98,18 @@ async def outcome_of(clock: VirtualClock, reply: Callable[[], Awaitable[None]]) 
         tasks.start_soon(run)
         await clock.advance(60)
     return found[0]
+
+
+@pytest.mark.parametrize("ttl", ["9" * 400, "-" + "9" * 400, "9" * 5_000, "soon", ""])
+async def test_a_request_that_is_waited_for_as_long_as_no_number_says_is_replied_to(ttl: str) -> None:
+    async with replying() as (clock, brokers, _, replier):
+        brokers.knows = ("broker-a", 0)
+        asking = request(None)
+        asking = MessageExt(
+            asking.fields, b"x", "T", asking.raw_properties + encode_properties({"TTL": ttl}), "broker-a"
+        )
+        error, _ = await outcome_of(clock, lambda: replier.reply(asking, b"an answer"))
+        assert (error, brokers.handed) == (None, [b"an answer"])
 
 
 @pytest.mark.parametrize("knower", ["broker-a", "broker-b"])
@@ -219,6 +233,28 @@ async def test_a_client_that_takes_replies_and_says_nothing_holds_up_few_handler
         for _ in range(2):
             assert await replier.try_to_reply(request(), b"x")
         assert brokers.times[-1] == clock.now
+
+
+async def test_what_requests_say_of_their_cluster_leaves_little_behind() -> None:
+    """Brokers write it into messages, but into none of a batch: there it is what the sender says."""
+    async with replying() as (_, brokers, _, replier):
+        brokers.knows = ("broker-a", 0)
+        for number in range(1_100):
+            asked = request()
+            asked.set_property("CLUSTER", f"C{number}")
+            assert await replier.try_to_reply(asked, b"x")
+        assert sum(isinstance(each, Lane) for each in gc.get_objects()) <= 1_000
+
+
+async def test_the_id_of_a_request_begins_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Its sender chooses it."""
+    async with replying() as (clock, _, _, replier):
+        asked = request(ttl=0.001)
+        asked.set_property("UNIQ_KEY", "7\nforged" + "x" * 10_000)
+        await clock.advance(1)
+        assert not await replier.try_to_reply(asked, b"x")
+    (told,) = [record.getMessage() for record in caplog.records if "did not reach" in record.getMessage()]
+    assert ("\n" in told, "7\\nforged" in told, len(told) < 2_000) == (False, True, True)
 
 
 async def test_many_replies_to_one_client_all_reach_it_when_it_is_connected_again() -> None:

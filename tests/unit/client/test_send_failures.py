@@ -20,10 +20,11 @@ import anyio.to_thread
 import pytest
 
 from rocketbox.client import Admin, MQClientInstance, Producer
-from rocketbox.errors import BrokerError, NotStartedError, OtherLoopError
+from rocketbox.errors import BrokerError, ConnectionClosedError, HookFailedError, NotStartedError, OtherLoopError
 from rocketbox.message import Message, SendResult
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.prepared_sends import SendRequest
 from rocketbox.remoting.connection import Connection
 from tests.support.client.producing import producer_of
 from tests.support.client.scripted_cluster import ScriptedCluster
@@ -195,6 +196,41 @@ async def test_a_broker_that_refuses_half_gets_no_storm_of_retries(code: Respons
             pauses = [[later - sooner for sooner, later in pairwise(each)] for each in at.values()]
             assert {round(each[0], 6) for each in pauses if each} == {0.05}
             assert {round(each[1], 6) for each in pauses if len(each) > 1} == {0.1}
+
+
+class FailsSecond:
+    """A hook that fails from the second send on."""
+
+    asked = 0
+
+    def before_request(self, address: str, command: RemotingCommand) -> None:
+        pass
+
+    def before_prepared(self, address: str, request: SendRequest) -> bytes:
+        self.asked += 1
+        if self.asked > 1:
+            raise ValueError("no token")
+        return b""
+
+    def after_response(self, address: str, code: int, response: RemotingCommand) -> None:
+        pass
+
+
+async def test_a_hook_that_fails_before_the_second_try_does_not_hide_that_the_first_may_have_been_stored() -> None:
+    async with ScriptedCluster(VirtualClock(), TWO) as cluster:
+        cluster.add_topic("T")
+        async with producer_of(cluster, client={"hooks": (FailsSecond(),)}) as producer:
+
+            def close(_: RemotingCommand) -> None:
+                for broker in cluster.brokers.values():
+                    for connection in list(broker.connections):
+                        connection.abort()
+
+            for broker in cluster.brokers.values():
+                broker.on_send = close
+            with pytest.raises(ConnectionClosedError, match=r"may have been stored") as caught:
+                await producer.send(message())
+            assert isinstance(caught.value.__context__, HookFailedError)
 
 
 # --- C44: one-way over a dead connection -----------------------------------------------------------------------------

@@ -9,9 +9,10 @@ from datetime import timedelta
 import pytest
 
 from rocketbox.client import ClientOptions, Producer
-from rocketbox.errors import InvalidMessageError
+from rocketbox.errors import ConnectError, ConnectionClosedError, InvalidMessageError
 from rocketbox.message import Message, MessageQueue
 from rocketbox.protocol.codes import VERSION_4_9_7
+from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.options import RemotingOptions
 from tests.support.client.scripted_cluster import ScriptedCluster
 from tests.support.clocks import VirtualClock
@@ -22,9 +23,11 @@ TIMED = Message("T", b"x", delay=timedelta(seconds=7))
 
 
 @asynccontextmanager
-async def producing(*older: str) -> AsyncIterator[tuple[ScriptedCluster, Producer]]:
+async def producing(
+    *older: str, brokers: tuple[str, ...] = ("broker-a", "broker-b", "broker-c")
+) -> AsyncIterator[tuple[ScriptedCluster, Producer]]:
     clock = VirtualClock()
-    cluster = ScriptedCluster(clock, brokers=("broker-a", "broker-b", "broker-c"))
+    cluster = ScriptedCluster(clock, brokers=brokers)
     for name in older:
         cluster.brokers[name].options = RemotingOptions(version=VERSION_4_9_7)
     async with cluster:
@@ -34,6 +37,11 @@ async def producing(*older: str) -> AsyncIterator[tuple[ScriptedCluster, Produce
             client_options=ClientOptions(client_ip="192.0.2.7"),
         ) as producer:  # fmt: skip
             yield cluster, producer
+
+
+def clock_of(cluster: ScriptedCluster) -> VirtualClock:
+    assert isinstance(cluster.clock, VirtualClock)
+    return cluster.clock
 
 
 async def test_a_message_with_a_time_goes_to_brokers_that_keep_it_and_others_to_all() -> None:
@@ -56,3 +64,36 @@ async def test_a_message_with_a_time_is_refused_where_its_queue_or_all_brokers_a
         with pytest.raises(InvalidMessageError, match=r"older than RocketMQ 5\.0"):
             await producer.send(TIMED)
         assert not any(broker.sends for broker in cluster.brokers.values())
+
+
+async def test_tries_at_the_only_newer_broker_that_is_away_pause_as_any_others_do() -> None:
+    async with producing("broker-a", brokers=("broker-a", "broker-b")) as (cluster, producer):
+        await producer.send(TIMED)
+        await cluster.brokers["broker-b"].stop()
+
+        async def send() -> None:
+            with pytest.raises(ConnectError, match=r" [4-8] tries"):  # after 0.05, 0.1, 0.2 and then 0.25 s
+                await producer.send(TIMED, timeout=1)
+
+        await clock_of(cluster).run(send)
+        assert not cluster.brokers["broker-a"].sends
+
+
+async def test_a_broker_that_may_have_stored_and_is_gone_is_told_of_though_the_others_are_too_old() -> None:
+    """Who heard that nothing was sent would send it again."""
+    async with producing("broker-a", brokers=("broker-a", "broker-b")) as (cluster, producer):
+        broker = cluster.brokers["broker-b"]
+
+        async def store_and_go(request: RemotingCommand) -> None:
+            cluster.add_topic("T", queues=2, brokers=("broker-a",))
+            await producer.instance.find_route("T", refresh=True)  # which closes the connection to who is gone
+
+        broker.on_send = store_and_go
+
+        async def send() -> None:
+            with pytest.raises(ConnectionClosedError, match=r"may have been stored, [^(]*$"):
+                await producer.send(TIMED)
+
+        await clock_of(cluster).run(send)
+        assert len(broker.sends) == 1
+        assert not cluster.brokers["broker-a"].sends

@@ -6,12 +6,14 @@ import gc
 import json
 import random
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from rocketbox.errors import RemoteProtocolError
 from rocketbox.message import MessageQueue
+from rocketbox.protocol import admin_bodies, bodies
 from rocketbox.protocol.bodies import (
     ConsumerData,
     HeartbeatData,
@@ -158,6 +160,72 @@ def test_a_long_text_is_read_in_bounded_steps(name: str) -> None:
 
 
 # --- bodies ---
+
+COUNT = 6_000
+BROKER = "{brokerName:'b',brokerAddrs:{0:'10.0.0.1:10911'}},"
+MEMBERS = "'c'," * COUNT
+NAMES = "'t'," * COUNT * 2
+LOCKED = "{brokerName:'b',queueId:1,topic:'t'}," * (COUNT // 3)
+QUEUES = "{brokerName:'b',readQueueNums:1,writeQueueNums:1,perm:6}," * (COUNT // 6)
+BROKERS = BROKER * (COUNT // 6)
+NAMED_BROKERS = "".join(f"b{number}:{BROKER}" for number in range(COUNT // 3))
+TOPICS = "".join(f"t{number}:{{perm:6,attributes:{{}}}}," for number in range(COUNT // 2))
+GROUPS = "".join(f"g{number}:{{retryMaxTimes:6}}," for number in range(COUNT // 2))
+ANSWERS: dict[str, tuple[Callable[[bytes], Steps[Any]], Callable[[bytes], Any], str]] = {
+    "members": (bodies.consumer_list_in_steps, bodies.decode_consumer_list, f"{{consumerIdList:[{MEMBERS}]}}"),
+    "locks": (bodies.locked_queues_in_steps, bodies.decode_lock_batch_response, f"{{lockOKMQSet:[{LOCKED}]}}"),
+    "a route": (
+        bodies.topic_route_in_steps,
+        bodies.decode_topic_route,
+        f"{{queueDatas:[{QUEUES}],brokerDatas:[{BROKERS}]}}",
+    ),
+    "a cluster": (
+        admin_bodies.cluster_info_in_steps,
+        admin_bodies.decode_cluster_info,
+        f"{{brokerAddrTable:{{{NAMED_BROKERS}}},clusterAddrTable:{{c:['b']}}}}",
+    ),
+    "names": (admin_bodies.topic_names_in_steps, admin_bodies.decode_topic_list, f"{{topicList:[{NAMES}]}}"),
+    "topics": (
+        admin_bodies.topic_configs_in_steps,
+        admin_bodies.decode_topic_configs,
+        f"{{topicConfigTable:{{{TOPICS}}}}}",
+    ),
+    "groups": (
+        admin_bodies.group_configs_in_steps,
+        admin_bodies.decode_group_configs,
+        f"{{subscriptionGroupTable:{{{GROUPS}}}}}",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_large_answer_in_fastjsons_dialect_is_decoded_in_steps(name: str) -> None:
+    in_steps, decode, text = ANSWERS[name]
+    found, steps = run(in_steps(text.encode()))
+    assert found == decode(text.encode())
+    assert steps > 10
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("members", 4 << 20), ("locks", 12 << 20), ("a route", 2 << 20), ("a cluster", 4 << 20)]
+)
+def test_an_answer_that_is_larger_than_any_cluster_makes_it_is_not_read(name: str, most: int) -> None:
+    """In Java's kind of JSON a megabyte takes a second, and members are asked for again and again."""
+    found, steps = run(ANSWERS[name][0](b"{x:[" + b"1," * (most // 2) + b"]}"))
+    assert isinstance(found, RemoteProtocolError)
+    assert f"and {most} is the most" in str(found)
+    assert steps == 1
+
+
+@pytest.mark.parametrize("name", ["topics", "groups"])
+def test_an_old_brokers_table_of_very_many_is_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers before 5.5 give all at once, each with its attributes: more objects than other texts may hold."""
+    monkeypatch.setattr(admin_bodies, "MAX_CONTAINERS", 100)
+    key = {"topics": "topicConfigTable", "groups": "subscriptionGroupTable"}[name]
+    values = {"attributes": {}, "brokerId": 0, "consumeEnable": True, "perm": 6, "retryMaxTimes": 16, "whichBroker": 1}
+    table = {f"name-{number}": values for number in range(700)}
+    found, _ = run(ANSWERS[name][0](json.dumps({key: table}).encode()))
+    assert len(found if name == "groups" else found.topic_config_table) == len(table)
 
 
 def test_a_large_heartbeat_is_decoded_in_steps() -> None:

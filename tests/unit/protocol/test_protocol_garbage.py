@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rocketbox.errors import RemoteProtocolError
+from rocketbox.message import MessageQueue
 from rocketbox.protocol import bodies, registration_bodies
 from rocketbox.protocol.codes import SerializeType
 from rocketbox.protocol.command import RemotingCommand, decode_command, encode_command
@@ -103,6 +105,46 @@ def test_json_that_is_none_says_so(text: str) -> None:
         loads_loose(text)
 
 
+LONGEST_READ = 0.25  # seconds of this thread's CPU for a header of 4 MiB, in which the loop stands still
+
+
+@pytest.mark.parametrize("place", ["remark", "a field"])
+def test_a_long_header_of_escapes_alone_is_read_in_little_time(place: str) -> None:
+    text = '"' * (2 << 20)
+    command = RemotingCommand.response(1, *(("ill", {"a": text}) if place == "a field" else (text, {"a": "b"})))
+    frame = encode_command(command, 7, serialization=SerializeType.JSON)[4:]
+    began = time.thread_time()
+    read = decode_command(frame)
+    assert (read.code, read.opaque, read.remark, read.ext_fields) == (1, 7, command.remark, command.ext_fields)
+    assert time.thread_time() - began < LONGEST_READ
+
+
+@pytest.mark.parametrize("kind", SerializeType)
+@pytest.mark.parametrize("fields", [{}, {"a": "b"}], ids=["remark", "field"])
+def test_a_long_header_that_is_no_utf_8_is_refused(kind: SerializeType, fields: dict[str, str]) -> None:
+    """What would stand in place of 4 million wrong bytes takes a fifth of a second."""
+    for size in (1_000, 1_000_000):
+        text = "~" * size
+        command = RemotingCommand.response(1, None if fields else text, {"a": text} if fields else {})
+        frame = encode_command(command, 7, serialization=kind)[4:].replace(b"~", b"\xff")
+        if size == 1_000:
+            read = decode_command(frame)
+            assert "\ufffd" * size in (read.remark, read.ext_fields.get("a"))
+            continue
+        with pytest.raises(RemoteProtocolError, match="is not UTF-8"):
+            decode_command(frame).ext_fields  # noqa: B018
+
+
+@pytest.mark.parametrize("size", [10, 20_000, 1_000_000])
+def test_a_remark_of_any_length_is_read(size: int) -> None:
+    remark = 'x"\u4e2d' * (size // 3)
+    answer = RemotingCommand.response(1, remark, {"a": "b"})
+    frame = encode_command(answer, 7, serialization=SerializeType.JSON)
+    read = decode_command(frame[4:])
+    assert (read.code, read.opaque, read.is_response, read.ext_fields) == (1, 7, True, {"a": "b"})
+    assert read.remark == remark
+
+
 def test_frames_above_the_limits_are_refused_before_they_are_here() -> None:
     with pytest.raises(RemoteProtocolError):
         FrameReader(max_frame_bytes=1000).feed((1001).to_bytes(4, "big"))
@@ -118,6 +160,15 @@ def test_numbers_that_are_no_java_long_are_refused(number: str) -> None:
         bodies.decode_lock_batch_response(
             f'{{"lockOKMQSet":[{{"brokerName":"b","queueId":{number},"topic":"t"}}]}}'.encode()
         )
+
+
+def test_as_many_queues_as_a_topic_may_have_are_locked_whatever_the_length_of_its_name() -> None:
+    """127 characters are the longest name that brokers take."""
+    queues = [MessageQueue("t" * 127, "broker-of-the-city", number) for number in range(bodies.MOST_QUEUES)]
+    answer = bodies.encode_lock_batch_response(queues)
+    assert len(bodies.decode_lock_batch_response(answer)) == bodies.MOST_QUEUES
+    with pytest.raises(RemoteProtocolError, match="is the most"):
+        bodies.decode_lock_batch_response(answer + b" " * (1 << 20))
 
 
 def test_an_error_does_not_repeat_the_garbage() -> None:

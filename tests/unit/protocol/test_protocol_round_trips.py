@@ -41,6 +41,7 @@ from rocketbox.protocol.stored_message import (
     decode_batch,
     decode_message,
     decode_messages,
+    decode_some_messages,
     encode_batch,
     encode_stored_message,
 )
@@ -128,7 +129,8 @@ def test_stored_messages(records: list[StoredMessage], property_crc: bool) -> No
         slow, position = decode_message(buffer, position)
         for decoded in (message, slow):
             assert (decoded.topic, decoded.body, decoded.queue_id) == (record.topic, record.body, record.queue_id)
-            assert (decoded.flag, decoded.reconsume_times) == (record.flag, record.reconsume_times)
+            assert decoded.flag == record.flag
+            assert decoded.reconsume_times == max(0, record.reconsume_times), "no message was consumed less than never"
             assert (decoded.queue_offset, decoded.commit_log_offset) == (record.queue_offset, record.commit_log_offset)
             assert decoded.born_timestamp_ms == record.born_timestamp_ms
             assert decoded.store_timestamp_ms == record.store_timestamp_ms
@@ -196,6 +198,39 @@ def test_an_inner_batch_becomes_its_messages() -> None:
     assert [message.body for message in messages] == [b"0", b"1", b"2"]
     assert [message.flag for message in messages] == [0, 1, 2]
     assert {message.commit_log_offset for message in messages} == {9}
+
+
+@pytest.mark.parametrize(
+    ("count", "next_offset", "below", "fits"),
+    [(3, 10, None, True), (3, 9, None, False), (3, None, 10, True), (3, None, 9, False), (3, None, None, True),
+     (3, 12, 9, True), (0, 8, None, True)],
+)  # fmt: skip
+def test_an_inner_batch_takes_the_places_that_it_has(
+    count: int, next_offset: int | None, below: int | None, fits: bool
+) -> None:
+    """Between it and the next record, or where the next pull begins; else it is one message, whatever it says."""
+    flags = int(MessageSysFlag.NEED_UNWRAP | MessageSysFlag.INNER_BATCH)
+    body = encode_batch([(0, b"x", b"")] * count) or b""
+    data = encode_stored_message(StoredMessage("t", 1, body, sys_flag=flags, queue_offset=7))
+    if next_offset is not None:
+        data += encode_stored_message(StoredMessage("t", 1, b"next", queue_offset=next_offset))
+    messages, is_all = decode_some_messages(data, below=below)
+    assert is_all
+    offsets = [message.queue_offset for message in messages if message.body != b"next"]
+    assert offsets == ([7 + number for number in range(count or 1)] if fits else [7])
+    if not fits:
+        assert messages[0].body == body
+
+
+def test_an_inner_batch_at_which_reading_stops_takes_no_place_of_the_next_record() -> None:
+    flags = int(MessageSysFlag.NEED_UNWRAP | MessageSysFlag.INNER_BATCH)
+    elements = encode_batch([(0, b"x" * 1000, b"")] * 3)
+    for next_offset in (9, 10):
+        data = encode_stored_message(StoredMessage("t", 1, elements, sys_flag=flags, queue_offset=7))
+        data += encode_stored_message(StoredMessage("t", 1, b"next", queue_offset=next_offset))
+        messages, is_all = decode_some_messages(data, max_body_bytes=2000, below=100)
+        assert not is_all
+        assert [message.queue_offset for message in messages] == ([7] if next_offset == 9 else [7, 8, 9])
 
 
 def test_properties_too_long_for_a_record_are_refused() -> None:
@@ -393,7 +428,7 @@ def test_ids_are_unique_and_of_javas_form() -> None:
     now = int(datetime(2026, 11, 21, tzinfo=UTC).timestamp() * 1000)
     generator = UniqIdGenerator(random.Random(1), bytes([10, 0, 0, 1]))
     made = [generator.next(now) for _ in range(70_000)]
-    assert len(set(made[:65_536])) == 65_536  # the counter has 16 bits; the time moves on in real life
+    assert len(set(made)) == 70_000
     assert {len(one) for one in made} == {32}
     assert all(one.startswith("0A000001") and one == one.upper() for one in made[:100])
     assert len(UniqIdGenerator(random.Random(1), bytes(16)).next(now)) == 56
@@ -404,6 +439,14 @@ def test_the_month_of_an_id_rolls_over() -> None:
     first, second = generator.next(1_700_000_000_000), generator.next(1_700_000_000_000 + 40 * 86_400_000)
     days = [int(one[20:28], 16) / 86_400_000 for one in (first, second)]
     assert all(0 <= day < 32 for day in days)
+
+
+def test_no_two_ids_are_alike_however_many_are_made_at_one_time_and_though_the_clock_is_put_back() -> None:
+    """Their counter has 16 bits, and all messages of a batch have one time."""
+    now = 1_790_000_000_000
+    generator = UniqIdGenerator(random.Random(1))
+    times = [now] * 150_000 + [now - 1_000 + made // 100 for made in range(200_000)] + [now + 1_001] * 70_000
+    assert len({generator.next(time) for time in times}) == len(times)
 
 
 def test_the_time_of_an_id_is_that_since_its_month_began() -> None:

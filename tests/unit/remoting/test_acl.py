@@ -19,6 +19,7 @@ from rocketbox.protocol.command import RemotingCommand, decode_command, encode_c
 from rocketbox.protocol.prepared_sends import SendRequest, SendTemplate, encode_send_numbers
 from rocketbox.remoting import acl
 from rocketbox.remoting.acl import Credentials, RequestSigner
+from tests.support.failures import variables_of_ours
 
 RECORDED = Path(__file__).parents[2] / "data" / "frames" / "java-5.5.0.jsonl"
 KEYS = Credentials(access_key="rocketmqtest", secret_key="12345678")  # those of the recording
@@ -155,3 +156,4 @@ def test_an_empty_key_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"Credentials\.{name} is empty") as caught:
         Credentials(**given)  # type: ignore[arg-type]
     assert "hunter2" not in str(caught.value)
+    assert not [line for line in variables_of_ours(caught.value) if "hunter2" in line]

@@ -24,7 +24,8 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from rocketbox import AvroCodec, CodecMessageConverter, MessagePackCodec, ProtobufCodec
+from rocketbox import AvroCodec, CodecMessageConverter, MessagePackCodec, ProtobufCodec, body_memory
+from rocketbox.avro_bodies import AvroBodies
 from rocketbox.message import Message, MessageQueue, encode_properties
 from rocketbox.protocol.stored_message import StoredMessage, encode_stored_message
 from rocketbox.spark import body_formats, record_columns
@@ -277,6 +278,31 @@ def test_an_empty_part_of_a_body_that_becomes_much_json_does_not_fill_the_memory
     )
     with pytest.raises(ValueError, match="its JSON has more than"):
         made.to_json(body, None)
+
+
+@pytest.mark.parametrize("kind", ["maps", "arrays", "avro", "protobuf"])
+def test_a_body_of_many_small_parts_does_not_fill_the_memory(
+    kind: str, descriptors: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body_memory, "MOST_MEMORY", 1 << 20)
+    flag = {"type": "record", "name": "Flag", "fields": [{"name": "on", "type": "boolean"}]}
+    options = {
+        "avro": {"bodyFormat": "avro", "avroSchema": json.dumps({"type": "array", "items": flag})},
+        "protobuf": {"bodyFormat": "protobuf", "messageName": MESSAGE, "descFilePath": str(descriptors)},
+    }.get(kind, {"bodyFormat": "messagepack"})
+
+    def body(parts: int) -> bytes:
+        if kind == "avro":
+            return AvroBodies(json.loads(options["avroSchema"])).write([{"on": True}] * parts)
+        if kind == "protobuf":
+            order: Any = order_class()()
+            for _ in range(parts):
+                order.lines.add()
+            return bytes(order.SerializeToString())
+        return bytes(msgpack.packb([{} if kind == "maps" else []] * parts))
+
+    assert read(body(1_000), **options)
+    assert "its records, arrays and maps would take more than 1 MiB of memory" in error_of(body(30_000), **options)
 
 
 def test_a_body_that_is_long_unpacked_and_json_that_is_too_long_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:

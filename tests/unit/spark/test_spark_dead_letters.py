@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import zlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,12 +14,15 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 from pyspark.sql import types as t
 
-from rocketbox.client import Admin, Producer
+from rocketbox.client import Admin, Producer, PulledRecords, PullStatus
+from rocketbox.errors import ClientError
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import MessageSysFlag, RequestCode
-from rocketbox.spark.dead_letters import DeadLetter, DeadLetterPlan, send_dead_lot
+from rocketbox.protocol.stored_message import INNER_BATCH, StoredMessage, encode_batch, encode_stored_message
+from rocketbox.spark.dead_letters import DeadLetter, DeadLetterPlan, fetch_body, send_dead_lot
 from rocketbox.spark.outgoing import RowError
 from rocketbox.storage.memory_storage import MemoryStorage
+from tests.support.spark.log_of_a_broker import LogOfABroker, Queue
 from tests.support.spark.stores import Store, store
 from tests.support.store.retention import expire_first_files
 
@@ -138,3 +142,55 @@ async def test_a_body_that_is_too_large_unpacked_goes_as_its_broker_has_it() -> 
         (dead,) = (await here.admin.pull(MessageQueue("%DLQ%lake", QUEUE.broker_name, 0), 0, 1)).messages
         assert dead.body == unpacked
         assert dead.properties["DLQ_REASON"] == "too late"
+
+
+class OneBatch(LogOfABroker):
+    """Its queue is one inner batch: whatever is asked for, a pull goes on behind it, as Apache's brokers say."""
+
+    async def pull_records(self, queue: MessageQueue, offset: int, *args: Any, **options: Any) -> PulledRecords:
+        return replace(await super().pull_records(queue, offset, *args, **options), next_begin_offset=13)
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "compressed"])
+async def test_the_body_of_a_message_within_an_inner_batch_is_its_own(packed: bool) -> None:
+    """Such a batch, of Apache's topics with BatchCQ, is one record, in whichever place of it a pull begins."""
+    body = encode_batch([(0, b"one", b""), (0, b"two", b""), (0, b"three", b"")])
+    flags = INNER_BATCH | (MessageSysFlag.COMPRESSED if packed else 0)
+    batch = StoredMessage("orders", 0, zlib.compress(body) if packed else body, sys_flag=int(flags), queue_offset=10)
+    record = encode_stored_message(batch)
+    log = OneBatch({QUEUE: Queue(dict.fromkeys((10, 11, 12), record), 10, 13)})
+    found = [await fetch_body(log, unread(offset)) for offset in (10, 11, 12)]
+    assert found == [(b"one", 0), (b"two", 0), (b"three", 0)]
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "compressed"])
+async def test_the_dead_letter_of_what_says_to_be_an_inner_batch_and_has_not_the_places_is_the_whole_record(
+    packed: bool,
+) -> None:
+    """As its row is: brokers before 5.0 take such a message from anybody."""
+    body = encode_batch([(0, b"one", b""), (0, b"two", b"")])
+    flags = int(INNER_BATCH | (MessageSysFlag.COMPRESSED if packed else 0))
+    made_up = StoredMessage("orders", 0, zlib.compress(body) if packed else body, sys_flag=flags, queue_offset=10)
+    another = StoredMessage("orders", 0, b"another", queue_offset=11)
+    log = LogOfABroker({QUEUE: Queue({10: encode_stored_message(made_up), 11: encode_stored_message(another)}, 10, 12)})
+    assert [await fetch_body(log, unread(offset)) for offset in (10, 11)] == [(body, 0), (b"another", 0)]
+
+
+async def test_an_inner_batch_that_cannot_be_read_is_damaged() -> None:
+    record = encode_stored_message(StoredMessage("orders", 0, b"\0\0", sys_flag=INNER_BATCH, queue_offset=10))
+    assert await fetch_body(LogOfABroker({QUEUE: Queue({10: record}, 10, 11)}), unread(10)) is None
+
+
+class Younger(LogOfABroker):
+    """Its master is away, and the replica that answers pulls in its place begins later."""
+
+    async def pull_records(self, queue: MessageQueue, offset: int, *args: Any, **options: Any) -> PulledRecords:
+        return PulledRecords(PullStatus.OFFSET_ILLEGAL, 100, 100, 200)
+
+
+async def test_where_a_replica_begins_is_no_reason_to_give_a_message_up() -> None:
+    log = Younger({QUEUE: Queue({}, 0, 200)})
+    with pytest.raises(ClientError, match="has message 5, and the machine that was asked has none before 100"):
+        await fetch_body(log, unread(5))
+    log = Younger({QUEUE: Queue({}, 6, 200)})
+    assert await fetch_body(log, unread(5)) is None

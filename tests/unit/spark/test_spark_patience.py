@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 pytest.importorskip("pyarrow")
@@ -130,17 +131,24 @@ async def test_a_broker_is_not_asked_for_thousands_of_queues_at_once() -> None:
     assert asked.most == {"a": AT_ONCE, "b": AT_ONCE}
 
 
-async def test_work_that_is_no_question_about_a_queue_is_done_at_once() -> None:
-    begun: list[int] = []
-    all_there = anyio.Event()
+async def test_of_what_is_no_question_about_a_queue_so_many_are_asked_at_a_time() -> None:
+    """Of name servers, about the topics of a pattern."""
+    under_way = most = 0
+    as_many_as_may_be = anyio.Event()
 
-    async def work(number: int) -> None:
-        begun.append(number)
-        if len(begun) == 1000:
-            all_there.set()
-        await all_there.wait()
+    async def work(number: int) -> int:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        if under_way == AT_ONCE:
+            as_many_as_may_be.set()
+        await as_many_as_may_be.wait()
+        await anyio.lowlevel.checkpoint()
+        under_way -= 1
+        return 2 * number
 
-    await gather(work, range(1000))
+    assert await gather(work, range(1000)) == {number: 2 * number for number in range(1000)}
+    assert most == AT_ONCE
 
 
 async def test_a_silent_broker_is_asked_for_a_few_of_its_queues_only() -> None:

@@ -9,13 +9,14 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+import anyio.lowlevel
 import pytest
 
 from rocketbox.broker.broker import Broker
 from rocketbox.client import Admin, PulledRecords, PullResult
-from rocketbox.errors import ClientError, RemoteProtocolError
+from rocketbox.errors import BrokerError, ClientError, RemoteProtocolError
 from rocketbox.message import MessageQueue
-from rocketbox.protocol.codes import RequestCode, retry_topic
+from rocketbox.protocol.codes import PermName, RequestCode, ResponseCode, retry_topic
 from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import MemoryNetwork
 from rocketbox.spark.checkpoint import (
@@ -31,12 +32,13 @@ from rocketbox.spark.mirror import GroupMirror
 from rocketbox.spark.offsets import QueueOffsets, QueueRange
 from rocketbox.spark.options import SourceOptions
 from rocketbox.spark.progress import StreamProgress, ranges_between
+from rocketbox.spark.readers import RocketMQBatchReader
 from rocketbox.spark.selection import MissingTopicError
 from rocketbox.spark.taken_away import QueuesTakenError
-from rocketbox.spark.worker_client import AT_ONCE
+from rocketbox.spark.worker_client import AT_ONCE, gather
 from rocketbox.storage.memory_storage import MemoryStorage
 from tests.support.spark.log_of_a_broker import StillClock
-from tests.support.spark.stores import Store, store
+from tests.support.spark.stores import Store, store, until_closed
 from tests.support.store.retention import expire_first_files
 
 pytestmark = pytest.mark.anyio
@@ -236,6 +238,23 @@ async def test_a_broker_that_was_another_one_soon_after_it_was_looked_at_is_refu
             reader = progress(one, clock)
             end = await reader.next(admin, INITIAL)
         clock.slept += 1
+        async with store("orders", network=network, port=9876) as other:
+            await other.send(Q0, TEXTS[:60])
+            with pytest.raises(CheckpointError, match="its message 19 was stored"):
+                await reader.next(admin, again(end))
+
+
+async def test_a_topic_that_was_made_anew_between_two_batches_and_has_grown_further_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Over the same connection, and however soon: Apache's brokers count the messages of such a topic from 0 on."""
+    network = MemoryNetwork()
+    async with Admin("127.0.0.1:9876", network=network) as admin:
+        monkeypatch.setattr(admin, "connection_to", lambda _: "the same one")
+        async with store("orders", network=network, port=9876) as one:
+            await one.send(Q0, TEXTS[:20])
+            reader = progress(one)
+            end = await reader.next(admin, INITIAL)
         async with store("orders", network=network, port=9876) as other:
             await other.send(Q0, TEXTS[:60])
             with pytest.raises(CheckpointError, match="its message 19 was stored"):
@@ -634,6 +653,32 @@ async def test_a_topic_of_a_pattern_that_is_deleted_with_unread_messages_is_told
         assert told.startswith("topic orders_eu of broker broker-a, which was read before, has no route: ")
 
 
+async def test_a_topic_of_a_pattern_that_may_not_be_read_any_more_is_not_told_as_a_deleted_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    eu = MessageQueue("orders_eu", "broker-a", 0)
+    async with store("orders", "orders_eu", queues=1) as here:
+        clock = StillClock()
+        reader = progress(here, clock, topicPattern="orders.*")
+        await here.send(eu, TEXTS[:5])
+        end = await reader.next(here.admin, INITIAL)
+        await here.admin.create_topic("orders_eu", queues=1, perm=PermName.WRITE)
+        await until_closed(here, "broker-a", "orders_eu")
+        for _ in range(10):
+            clock.slept += 10
+            end = await reader.next(here.admin, again(end))
+        (told,) = told_by(caplog, "progress")
+        assert told.startswith("topic orders_eu may not be read at broker broker-a any more (by its permission, ")
+        assert "deleted" not in told
+        await here.admin.create_topic("orders_eu", queues=1)
+        for _ in range(10):
+            clock.slept += 10
+            end = await reader.next(here.admin, again(end))
+        assert told_by(caplog, "progress")[1:] == [
+            "topic orders_eu of broker broker-a may be read again, and is read on"
+        ]
+
+
 async def test_a_batch_waits_for_no_broker_that_it_reads_nothing_of() -> None:
     async with store("orders", queues=1) as here:
         clock = StillClock()
@@ -730,6 +775,79 @@ async def test_queues_that_are_taken_away_when_a_batch_of_them_is_planned_are_re
         await here.admin.create_topic("orders", queues=2)
         ranges = await progress(here, clock).check_end(here.admin, start, again(end))
         assert ranges == [QueueRange(Q0, 0, 5), QueueRange(Q1, 0, 3)]
+
+
+async def test_a_topic_that_is_deleted_when_a_batch_of_it_is_planned_is_refused_or_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The batch would be tried for ever, and all other topics of a pattern would wait with it."""
+    eu, pattern = MessageQueue("orders_eu", "broker-a", 0), {"topicPattern": "orders.*"}
+    async with store("orders", "orders_eu", queues=1) as here:
+        clock = StillClock()
+        start = await progress(here, clock, **pattern).next(here.admin, INITIAL)
+        await here.send(Q0, TEXTS[:5])
+        await here.send(eu, TEXTS[:3])
+        end = await progress(here, clock, **pattern).next(here.admin, again(start))
+        assert nexts(end) == {Q0: 5, eu: 3}
+        await here.admin.delete_topic("orders_eu")
+        with pytest.raises(QueuesTakenError, match=r"unread messages were .*: orders_eu broker-a/0 \(3\)\."):
+            await progress(here, clock, **pattern).check_end(here.admin, start, again(end))
+        lossy = progress(here, clock, failOnDataLoss="false", **pattern)
+        assert await lossy.check_end(here.admin, start, again(end)) == [QueueRange(Q0, 0, 5)]
+        (told,) = told_by(caplog, "taken_away")
+        assert "orders_eu broker-a/0 (3); it goes on without them, as failOnDataLoss=false allows" in told
+        assert clock.slept < 30
+
+
+@pytest.mark.parametrize("how", ["its permission", "its number"])
+async def test_a_queue_that_may_not_be_read_since_the_route_was_asked_for_ends_no_stream(how: str) -> None:
+    async with store("orders", queues=1) as here, five_at_each(here):
+        if how == "its number":
+            await here.admin.create_topic("orders", queues=2, brokers=["broker-b"])
+        clock = StillClock()
+        reader = progress(here, clock, failOnDataLoss="false")  # what is taken away is unread
+        closed = THERE if how == "its permission" else replace(THERE, queue_id=1)
+        await here.send(closed, TEXTS[:1])
+        start = await reader.next(here.admin, INITIAL)
+        await here.send(closed, TEXTS[:3])
+        await here.send(Q0, TEXTS[:2])
+        perm = PermName.WRITE if how == "its permission" else PermName.READ | PermName.WRITE
+        await here.admin.create_topic("orders", queues=1, brokers=["broker-b"], perm=perm)
+        end = await reader.next(here.admin, again(start))
+        end = await reader.next(here.admin, again(end))
+        assert nexts(end) == {**nexts(start), Q0: 7}
+        await here.admin.create_topic("orders", queues=closed.queue_id + 1, brokers=["broker-b"])
+        clock.slept += 10
+        assert nexts(await reader.next(here.admin, again(end))) == {**nexts(end), closed: nexts(start)[closed] + 3}
+
+
+async def test_a_refusal_that_no_route_explains_ends_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with five_in_each_queue() as (here, clock, start):
+        reader = progress(here, clock)
+        await here.send(Q0, TEXTS[:2])
+
+        async def refuses(*_: Any, **__: Any) -> PullResult:
+            raise BrokerError(ResponseCode.NO_PERMISSION, "the consumer group is disabled", "10.0.0.1:10911")
+
+        monkeypatch.setattr(Admin, "pull", refuses)
+        with pytest.raises(BrokerError, match="the consumer group is disabled"):
+            await reader.next(here.admin, again(start))
+        assert clock.slept < 10
+
+
+@pytest.mark.parametrize("loss", ["true", "false"])
+async def test_a_planned_batch_of_a_topic_that_may_not_be_read_for_now_is_refused_until_it_may(loss: str) -> None:
+    """Its messages are there: they are not left out, and nobody is told to give the topic more queues."""
+    async with five_in_each_queue() as (here, clock, end):
+        planned = {"failOnDataLoss": loss}
+        await here.admin.create_topic("orders", queues=2, perm=PermName.WRITE)
+        await until_closed(here, "broker-a")
+        with pytest.raises(BrokerError) as refused:
+            await progress(here, clock, **planned).check_end(here.admin, INITIAL, again(end))
+        assert refused.value.code == ResponseCode.NO_PERMISSION
+        await here.admin.create_topic("orders", queues=2)
+        ranges = await progress(here, clock, **planned).check_end(here.admin, INITIAL, again(end))
+        assert ranges == [QueueRange(Q0, 0, 5), QueueRange(Q1, 0, 5)]
 
 
 async def test_queues_that_a_starting_broker_has_not_told_of_yet_are_not_taken_away() -> None:
@@ -833,6 +951,89 @@ class ClockAhead(StillClock):
         return super().time_ms() + 120_000
 
 
+async def test_a_topic_that_may_not_be_read_is_told_like_a_missing_one(caplog: pytest.LogCaptureFixture) -> None:
+    async with store("orders") as here:
+        await here.send(Q0, TEXTS[:5])
+        await here.admin.create_topic("orders", queues=2, perm=PermName.WRITE)
+        await until_closed(here, "broker-a")
+        assert nexts(await progress(here).next(here.admin, INITIAL)) == {}
+        assert "topic orders has no queue that may be read" in caplog.text
+        with pytest.raises(MissingTopicError, match="topic orders has no queue that may be read"):
+            await progress(here, missingTopic="fail").next(here.admin, INITIAL)
+        with pytest.raises(MissingTopicError, match="topic orders has no queue that may be read"):
+            await batch_ranges(here)
+
+
+async def test_a_batch_read_leaves_out_no_broker_that_may_not_be_read_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with store("orders") as here, five_at_each(here):
+        assert sum(map(len, await batch_ranges(here))) == 10
+        await here.admin.create_topic("orders", queues=1, perm=PermName.WRITE, brokers=["broker-b"])
+        await until_closed(here, "broker-b")
+        with pytest.raises(
+            MissingTopicError, match=r"topic orders may not be read at broker-b, .*failOnDataLoss=false"
+        ):
+            await batch_ranges(here)
+        assert sum(map(len, await batch_ranges(here, failOnDataLoss="false"))) == 5
+        assert "topic orders may not be read at broker-b" in caplog.text
+
+
+async def test_a_pattern_leaves_out_no_topic_that_may_not_be_read_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    eu, pattern = MessageQueue("orders_eu", "broker-a", 0), {"topicPattern": "orders.*"}
+    async with store("orders", "orders_eu", queues=1) as here:
+        await here.send(Q0, TEXTS[:5])
+        await here.send(eu, TEXTS[:3])
+        assert sum(map(len, await batch_ranges(here, **pattern))) == 8
+        await here.admin.create_topic("orders_eu", queues=1, perm=PermName.WRITE)
+        await until_closed(here, "broker-a", "orders_eu")
+        with pytest.raises(MissingTopicError, match=r"topic orders_eu has no queue that may be .*failOnDataLoss=false"):
+            await batch_ranges(here, **pattern)
+        assert told_by(caplog, "readers") == []
+        assert await batch_ranges(here, failOnDataLoss="false", **pattern) == [QueueRange(Q0, 0, 5)]
+        (told,) = told_by(caplog, "readers")
+        assert "topic orders_eu has no queue that may be read (by its permission, or readQueueNums): " in told
+        assert "these messages are left out" in told
+        clock = StillClock()
+        reader = progress(here, clock, missingTopic="fail", **pattern)
+        end = await reader.next(here.admin, INITIAL)
+        assert nexts(end) == {Q0: 5}
+        assert reader.ends.complete
+        (told,) = told_by(caplog, "ends")
+        assert "topics that match 'orders.*': orders_eu has no queue that may be read" in told
+        with pytest.raises(
+            MissingTopicError, match=r"no topic matches 'orders_\.\*' but orders_eu, with no queue that"
+        ):
+            await batch_ranges(here, topicPattern="orders_.*")
+        await here.admin.create_topic("orders_eu", queues=1)
+        clock.slept += 30
+        assert nexts(await reader.next(here.admin, again(end))) == {Q0: 5, eu: 3}
+
+
+async def test_a_name_server_is_asked_for_some_topics_of_a_pattern_at_a_time() -> None:
+    in_flight, most = 0, 0
+
+    async def ask(topic: str) -> str:
+        nonlocal in_flight, most
+        in_flight += 1
+        most = max(most, in_flight)
+        await anyio.lowlevel.checkpoint()
+        in_flight -= 1
+        return topic
+
+    names = [f"orders_{number}" for number in range(4 * AT_ONCE)]
+    assert list((await gather(ask, names)).values()) == names
+    assert most == AT_ONCE
+
+
+async def batch_ranges(of: Store, **options: str) -> list[QueueRange]:
+    selected = {} if "topicPattern" in options else {"topic": "orders"}
+    reader = RocketMQBatchReader(SourceOptions({"nameServer": of.name_server, **selected, **options}))
+    return await reader.ranges(of.admin)
+
+
 async def test_latest_is_no_history_of_a_broker_that_was_away_when_the_query_began() -> None:
     async with store("orders", queues=1) as here:
         end = await progress(here, ClockAhead(), startingOffsets="latest").next(here.admin, INITIAL)
@@ -850,12 +1051,16 @@ async def test_latest_is_no_history_of_a_broker_that_was_away_when_the_query_beg
 
 async def test_a_pattern_means_users_topics_only() -> None:
     async with store("orders", "orders_eu", "%RETRY%orders", "%DLQ%orders", "payments", queues=1) as here:
-        queues, missing = await SourceOptions({"nameServer": "a:1", "topicPattern": ".*"}).selection.queues(here.admin)
+        queues, missing, _ = await SourceOptions({"nameServer": "a:1", "topicPattern": ".*"}).selection.queues(
+            here.admin
+        )
         assert [queue.topic for queue in queues] == ["orders", "orders_eu", "payments"]
         assert missing == []
-        queues, _ = await SourceOptions({"nameServer": "a:1", "topicPattern": "orders.+"}).selection.queues(here.admin)
+        queues, _, _ = await SourceOptions({"nameServer": "a:1", "topicPattern": "orders.+"}).selection.queues(
+            here.admin
+        )
         assert [queue.topic for queue in queues] == ["orders_eu"]
-        _, missing = await SourceOptions({"nameServer": "a:1", "topicPattern": "x.*"}).selection.queues(here.admin)
+        _, missing, _ = await SourceOptions({"nameServer": "a:1", "topicPattern": "x.*"}).selection.queues(here.admin)
         assert missing == ["no topic matches 'x.*'"]
 
 
@@ -895,7 +1100,8 @@ async def test_an_idle_stream_that_asks_seldom_does_not_wait_besides() -> None:
         assert clock.slept == begun
 
 
-async def test_a_batch_costs_one_pull_for_each_queue_that_moved() -> None:
+async def test_a_batch_costs_two_pulls_for_each_queue_that_moved() -> None:
+    """For the last message of it, and for the one of the batch before."""
     async with store("orders", queues=4) as here:
         reader = progress(here)
         await here.send(Q0, TEXTS[:50])
@@ -903,4 +1109,4 @@ async def test_a_batch_costs_one_pull_for_each_queue_that_moved() -> None:
         await here.send(Q0, TEXTS[:50])
         here.requests.by_code.clear()
         await reader.next(here.admin, end)
-        assert here.requests.by_code == {RequestCode.GET_MAX_OFFSET: 4, RequestCode.PULL_MESSAGE: 1}
+        assert here.requests.by_code == {RequestCode.GET_MAX_OFFSET: 4, RequestCode.PULL_MESSAGE: 2}

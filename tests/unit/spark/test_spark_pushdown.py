@@ -30,12 +30,13 @@ from pyspark.sql.datasource import (
 
 from rocketbox.client import Admin, PullResult, PullStatus
 from rocketbox.message import MessageQueue
-from rocketbox.protocol.codes import RequestCode
+from rocketbox.protocol.codes import PermName, RequestCode
 from rocketbox.spark.offsets import QueueRange
 from rocketbox.spark.options import SourceOptions
 from rocketbox.spark.pushdown import Pushed, spark_pushes_filters
 from rocketbox.spark.readers import PushingBatchReader, RocketMQBatchReader, batch_reader
-from tests.support.spark.stores import Store, store
+from rocketbox.spark.selection import MissingTopicError
+from tests.support.spark.stores import Store, store, until_closed
 
 Q0, Q1, Q2 = (MessageQueue("orders", "broker-a", number) for number in range(3))
 
@@ -74,6 +75,48 @@ async def test_other_queues_and_offsets_are_not_read() -> None:
         here.requests.by_code.clear()
         await ranges(here, EqualTo(("queue_id",), 1))
         assert here.requests.by_code[RequestCode.GET_MAX_OFFSET] == 1, "nothing is asked of other queues either"
+
+
+@pytest.mark.anyio
+async def test_what_is_not_read_need_not_be_readable() -> None:
+    """A filter by topic or broker leaves out what may not be read; only what is left is looked at."""
+    eu, pattern = MessageQueue("orders_eu", "broker-a", 0), {"topicPattern": "orders.*"}
+
+    async def found(*filters: Filter, **options: str) -> list[QueueRange]:
+        reads = PushingBatchReader(SourceOptions({"nameServer": here.name_server, **options}))
+        assert list(reads.pushFilters(list(filters))) == []
+        return [piece for piece in await reads.ranges(here.admin) if piece]
+
+    async with store("orders", "orders_eu", queues=1) as here, here.another_broker("broker-b"):
+        await here.admin.create_topic("orders_us", queues=1, brokers=["broker-a", "broker-b"])
+        us = MessageQueue("orders_us", "broker-a", 0)
+        for queue in (Q0, eu, us):
+            await here.send(queue, [b"x"] * 5)
+        await here.admin.create_topic("orders_eu", queues=1, perm=PermName.WRITE)
+        await here.admin.create_topic("orders_us", queues=1, perm=PermName.WRITE, brokers=["broker-b"])
+        await until_closed(here, "broker-a", "orders_eu")
+        await until_closed(here, "broker-b", "orders_us")
+        with pytest.raises(MissingTopicError, match="orders_eu has no queue"):
+            await found(**pattern)
+        here.requests.by_code.clear()
+        assert await found(EqualTo(("topic",), "orders"), **pattern) == [QueueRange(Q0, 0, 5)]
+        routes = here.requests.by_code[RequestCode.GET_ROUTEINFO_BY_TOPIC]
+        assert routes == 2, "nothing is asked of topics that are not read"
+        with pytest.raises(MissingTopicError, match="orders_us may not be read at broker-b"):
+            await found(EqualTo(("topic",), "orders_us"), **pattern)
+        assert await found(In(("topic",), ("orders_us",)), EqualTo(("broker_name",), "broker-a"), **pattern) == [
+            QueueRange(us, 0, 5)
+        ]
+        with pytest.raises(MissingTopicError, match="orders_us may not be read at broker-b"):
+            await found(EqualTo(("broker_name",), "broker-b"), topicPattern="orders_us")
+        with pytest.raises(MissingTopicError, match="orders_eu has no queue"):
+            await found(EqualTo(("topic",), "orders_eu"), **pattern)
+        assert await found(EqualTo(("topic",), "orders_eu"), EqualTo(("broker_name",), "broker-c"), **pattern) == []
+        assert await found(EqualTo(("topic",), "others"), **pattern) == []
+        starting = '{"orders_us": {"broker-a": {"0": 2}}}'
+        assert await found(EqualTo(("topic",), "orders"), startingOffsets=starting, **pattern) == [QueueRange(Q0, 0, 5)]
+        with pytest.raises(MissingTopicError, match="no topic matches"):
+            await found(EqualTo(("topic",), "orders"), topicPattern="bills.*")
 
 
 @pytest.mark.anyio

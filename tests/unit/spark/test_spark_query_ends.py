@@ -49,7 +49,7 @@ def of_a_source(raised: str) -> StreamingQueryException:
     "error",
     [
         AnalysisException("[PATH_NOT_FOUND] no path"),
-        IllegalArgumentException("java.net.UnknownHostException: nowhere"),
+        IllegalArgumentException("Expected scheme-specific part at index 5: hdfs:"),
         ConfigurationError(Finding("wrong", None)),
         CheckpointError("of another cluster"),
         SessionLostError("submit it again"),
@@ -76,6 +76,8 @@ def test_what_no_restart_mends_is_known(error: Exception) -> None:
             f"{CAUSE}rocketbox.spark.ends.SilenceError: nothing of topic orders has answered for 180 s"
         ),
         IllegalArgumentException("Cannot start query with name g.t as a query is already active"),
+        IllegalArgumentException("java.net.UnknownHostException: namenode-0.hdfs.svc"),
+        StreamingQueryException("[STREAM_FAILED] Query [id = 1] terminated with exception: namenode-0.hdfs.svc"),
         ConnectionRefusedError("refused"),
         RuntimeError("whatever"),
     ],

@@ -42,9 +42,9 @@ def stored(offset: int = 0, body: bytes = b"body", properties: bytes = b"", **fi
     )
 
 
-def pulled(*records: bytes, start: int = 0, end: int = FOR_EVER) -> Pulled:
+def pulled(*records: bytes, start: int = 0, end: int = FOR_EVER, next_begin_offset: int | None = None) -> Pulled:
     data = b"".join(records)
-    return Pulled(QUEUE, start, end, data, record_starts(data))
+    return Pulled(QUEUE, start, end, data, record_starts(data), next_begin_offset=next_begin_offset)
 
 
 def batches(pulls: Sequence[Pulled], columns: Sequence[str] = tuple(COLUMNS), tags: Sequence[str] = ()) -> list[Any]:
@@ -68,7 +68,7 @@ def assert_equal_rows(pulls: Sequence[Pulled]) -> None:
     found = batches(pulls)
     table = pa.Table.from_batches(found, arrow_schema(tuple(COLUMNS)))
     assert table.column(ERROR).null_count == len(table)
-    assert table.drop_columns([ERROR]).to_pylist() == by_rows(b"".join(pull.data for pull in pulls)).to_pylist()
+    assert table.drop_columns([ERROR]).to_pylist() == [row for pull in pulls for row in by_rows(pull.data).to_pylist()]
 
 
 names = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=6)
@@ -206,6 +206,26 @@ def test_what_is_wrong_with_a_record_stands_in_its_row_when_records_before_it_we
     assert [(row["queue_offset"], row["body"], row[ERROR] is None) for row in batch.to_pylist()] == [
         (2, b"body", True), (3, None, False), (4, b"body", True),
     ]  # fmt: skip
+
+
+def test_what_says_to_be_an_inner_batch_and_has_not_the_places_is_one_row() -> None:
+    body = encode_batch([(0, b"%d" % number, b"") for number in range(5)])
+    found = rows(stored(5, body, sys_flag=INNER_BATCH), stored(6))
+    assert [(row["queue_offset"], row["body"]) for row in found] == [(5, body), (6, b"body")]
+    assert len(rows(stored(5, body, sys_flag=INNER_BATCH), stored(10))) == 6
+
+
+@pytest.mark.parametrize(("behind", "offsets"), [(6, [5]), (9, [5]), (10, [5, 6, 7]), (11, [5, 6, 7])])
+def test_what_says_to_be_an_inner_batch_is_the_same_rows_wherever_its_pull_ends(
+    behind: int, offsets: list[int]
+) -> None:
+    """What is wanted of a pull may end within a batch, where the pull itself never does."""
+    body = encode_batch([(0, b"%d" % number, b"") for number in range(5)])
+    last = pulled(stored(4), stored(5, body, sys_flag=INNER_BATCH), start=5, end=8, next_begin_offset=behind)
+    more = pulled(stored(20), next_begin_offset=21)
+    (batch,) = batches([last, more], ["queue_offset", "body"])
+    assert [row["queue_offset"] for row in batch.to_pylist()] == [*offsets, 20]
+    assert batch.to_pylist()[0]["body"] == (b"0" if len(offsets) > 1 else body)
 
 
 def test_a_broken_inner_batch_is_one_row() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from rocketbox.clock import RealClock
 from rocketbox.errors import ConfigurationError
 from rocketbox.message import MessageQueue
 from rocketbox.spark.checkpoint import QueueProgress, StreamOffset, Witness, encode_offset
-from rocketbox.spark.checkpoint_folder import begins_anew, in_use, set_aside
+from rocketbox.spark.checkpoint_folder import CheckpointInUseError, begins_anew, in_use, set_aside
 from rocketbox.spark.driver_id import driver_id
 from rocketbox.storage.file_system import RealStorage
 from tests.support.framework.services import ServiceMaker
@@ -103,6 +105,45 @@ def test_one_that_a_listener_uses_is_left_alone(tmp_path: Path, capsys: pytest.C
     assert status == 1
     assert f"a Spark listener on this machine uses {folder}: stop it first" in text
     assert folder.exists()
+
+
+@pytest.mark.parametrize("leaves_one", [True, False])
+def test_a_listener_that_starts_while_its_checkpoint_is_set_aside_holds_what_it_finds_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves_one: bool
+) -> None:
+    """It held the folder that is away, and the next reset took the one that it used."""
+    folder, lock = checkpoint(tmp_path / "lake"), fcntl.flock
+
+    def late(descriptor: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        set_aside(folder)
+        if not leaves_one:
+            shutil.rmtree(folder)
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with in_use(folder):
+        assert (tmp_path / "lake.reset-1").exists()
+        with pytest.raises(CheckpointInUseError):
+            set_aside(folder)
+    assert begins_anew(folder) == leaves_one
+
+
+def test_of_two_that_set_a_checkpoint_aside_at_once_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one moved what a listener had begun with meanwhile."""
+    folder, lock = checkpoint(tmp_path / "lake"), fcntl.flock
+    with ExitStack() as stack:
+
+        def late(descriptor: int, how: int) -> None:
+            monkeypatch.setattr(fcntl, "flock", lock)
+            set_aside(folder)
+            stack.enter_context(in_use(folder))
+            lock(descriptor, how)
+
+        monkeypatch.setattr(fcntl, "flock", late)
+        with pytest.raises(CheckpointInUseError):
+            set_aside(folder)
+        assert (folder / "rocketbox" / "in-use").exists()
 
 
 def test_what_is_no_checkpoint_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

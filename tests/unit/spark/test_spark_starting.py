@@ -12,7 +12,7 @@ import pytest
 from rocketbox.client import Admin, PullResult, PullStatus
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.stored_message import StoredMessage, decode_message, encode_stored_message
-from rocketbox.spark.starting import offset_at
+from rocketbox.spark.starting import EARLIEST, Place, PlaceKind, offset_at, places_of
 
 pytestmark = pytest.mark.anyio
 
@@ -63,3 +63,21 @@ async def test_many_messages_of_one_millisecond_cost_few_looks() -> None:
     queue = QueueOf49([0] * 10 + [5] * 100_000, 0, Random(1))
     assert await offset_at(queue, QUEUE, NOW_MS + 5) == 10
     assert queue.pulls < 50
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("2026-11-18T11:06:40Z", NOW_MS),
+        ("2026-11-18T11:06:40.001Z", NOW_MS + 1),
+        ("2026-11-18T11:06:40.000001Z", NOW_MS + 1),
+        ("2026-11-18T11:06:40.000400+00:00", NOW_MS + 1),
+        ("2026-11-18T12:06:40,0012+01:00", NOW_MS + 2),
+        ("2026-11-18T11:06:40.001000000Z", NOW_MS + 1),
+        ("2026-11-18T11:06:40.0010000001Z", NOW_MS + 2),
+        ("20261118T110640.001000999Z", NOW_MS + 2),
+    ],
+)
+def test_nothing_of_before_a_time_is_read_however_finely_it_is_said(text: str, milliseconds: int) -> None:
+    """Brokers know milliseconds: the first of those that are not before it."""
+    assert places_of("startingOffsets", text, (), EARLIEST).others == Place(PlaceKind.TIME, milliseconds)

@@ -12,6 +12,7 @@ import pytest
 from rocketbox.broker.store.reading import GetMessageStatus
 from rocketbox.broker.store.record_reading import WrongEntryError
 from rocketbox.errors import StoreBusyError
+from rocketbox.protocol.stored_message import decode_message
 from rocketbox.storage.memory_storage import MemoryStorage
 from tests.support.store.store_tools import (
     LOG,
@@ -161,6 +162,11 @@ async def test_nothing_that_a_client_asks_touches_a_file_in_the_loop() -> None:
         assert [number_of(record) for record in newest.records] == [60]
         assert await store.find_offset_by_time("orders", 0, start) == 0
         assert await store.read_record(0) is not None
+        for number in (0, 30):
+            place = decode_message((await store.fetch("orders", 0, number)).records[0])[0].commit_log_offset
+            read = await store.read_message(place)
+            assert read is not None
+            assert number_of(read) == number
         assert storage.in_loop == []
 
 

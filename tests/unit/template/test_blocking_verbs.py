@@ -60,6 +60,23 @@ async def test_threads_of_anyio_that_all_send_what_is_compressed_do_not_wait_for
         limiter.total_tokens = before
 
 
+@pytest.mark.parametrize("verb", ["send", "send_one_way", "recall"])
+async def test_what_takes_the_place_of_a_verb_of_a_template_is_what_threads_call(
+    verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a test of a service puts its own there, which is to send nothing."""
+    asked: list[tuple[object, ...]] = []
+
+    async def own(*args: object, **options: object) -> None:
+        asked.append(args)
+
+    async with ScriptedCluster(RealClock()) as cluster, template_of(cluster) as template:
+        monkeypatch.setattr(template, verb, own)
+        arguments = ("handle",) if verb == "recall" else ("T", "x")
+        await anyio.to_thread.run_sync(getattr(template.blocking, verb), *arguments)
+        assert (asked, list(cluster.broker.sends)) == ([arguments], [])
+
+
 @pytest.mark.parametrize("verb", ["send_many", "send_batch"])
 async def test_payloads_are_drawn_in_the_calling_thread(verb: str) -> None:
     drawn_in: list[int] = []

@@ -22,6 +22,7 @@ from rocketbox import (
     MessagePackCodec,
     PayloadCodec,
     PayloadError,
+    body_memory,
 )
 from rocketbox.client import Producer
 from rocketbox.template import RocketMQTemplate
@@ -193,6 +194,18 @@ def test_a_nest_without_end_is_a_payload_error() -> None:
         MessagePackCodec().reader(list)(b"\x91" * 100_000)
 
 
+@pytest.mark.parametrize("part", [b"\x80", b"\x90"], ids=["maps", "arrays"])
+def test_a_body_of_many_small_parts_is_a_payload_error_before_it_fills_the_memory(
+    part: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("msgpack")
+    monkeypatch.setattr(body_memory, "MOST_MEMORY", 1 << 20)
+    read = MessagePackCodec().reader(list)
+    assert len(read(b"\xdd" + (5_000).to_bytes(4) + part * 5_000)) == 5_000
+    with pytest.raises(PayloadError, match="its records, arrays and maps would take more than 1 MiB of memory"):
+        read(b"\xdd" + (50_000).to_bytes(4) + part * 50_000)
+
+
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, converter: CodecMessageConverter) -> None:
     monkeypatch.setitem(sys.modules, "msgpack", None)
     with pytest.raises(PayloadError, match=r"pip install 'rocketbox\[msgpack\]'"):
@@ -299,6 +312,15 @@ def test_types_with_a_schema_are_written_in_avro() -> None:
 
 
 # --- a codec of one's own --------------------------------------------------------------------------------------------
+
+
+def test_a_send_that_says_json_of_a_type_with_a_schema_changes_nothing_for_those_behind_it() -> None:
+    pytest.importorskip("fastavro")
+    converter = CodecMessageConverter([AvroCodec({Seat: SCHEMA})])
+    before = write_payload(converter, Seat(12, "A"), None)
+    body, _ = write_payload(converter, Seat(12, "A"), "application/json")
+    assert body == b'{"row":12,"letter":"A"}'
+    assert write_payload(converter, Seat(12, "A"), None) == before == (before[0], "application/avro")
 
 
 class Reversed(PayloadCodec):

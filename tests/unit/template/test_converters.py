@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
-from rocketbox.template import JsonMessageConverter, PayloadError
+from rocketbox.template import CodecMessageConverter, JsonMessageConverter, PayloadError
 
 
 class Departure(BaseModel):
@@ -179,6 +179,17 @@ def test_a_number_that_json_has_not_is_refused_and_named(payload: Any, where: st
     with pytest.raises(PayloadError, match=r"NaN or an infinity.*JSON has no such number.*ser_json_inf_nan") as told:
         JsonMessageConverter().to_body(payload)
     assert where in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "payload"), [({"a": 1.0}, {"a": math.nan}), (Leg(miles=1.0), Leg(miles=math.inf)), ([1.0], [-math.inf])]
+)
+def test_a_number_that_json_has_not_is_refused_behind_payloads_of_the_same_type_too(before: Any, payload: Any) -> None:
+    converter = CodecMessageConverter()
+    for _ in range(2):
+        assert b"null" not in converter.encode(before, None)[0].replace(b'"extra":null', b"")
+        with pytest.raises(PayloadError, match=r"NaN or an infinity.*JSON has no such number"):
+            converter.encode(payload, None)
 
 
 def test_what_the_payloads_config_says_of_numbers_that_json_has_not_is_done() -> None:

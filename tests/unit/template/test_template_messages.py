@@ -70,6 +70,23 @@ def test_a_ready_made_message_keeps_what_is_not_said_otherwise(template: RocketM
     )
 
 
+def test_a_ready_made_message_of_which_nothing_is_said_otherwise_is_sent_itself(template: RocketMQTemplate) -> None:
+    own = Message("departures", b"x", tag="AA", keys=("k1",), properties={"a": "1"})
+    assert template.to_message("departures", own) is own
+    others = (
+        template.to_message("departures", own, keys=[]),
+        template.to_message("departures", own, hash_key=""),
+        template.to_message("departures", own, delay_level=0),
+        template.to_message("departures", own, headers={"b": 2}),
+    )
+    assert others == (
+        Message("departures", b"x", tag="AA", properties={"a": "1"}),
+        Message("departures", b"x", tag="AA", keys=("k1",), hash_key="", properties={"a": "1"}),
+        own,
+        Message("departures", b"x", tag="AA", keys=("k1",), properties={"a": "1", "b": "2"}),
+    )
+
+
 def test_a_destination_is_split_at_its_first_colon() -> None:
     assert split_destination("departures") == ("departures", None)
     assert split_destination("departures:UA:x") == ("departures", "UA:x")

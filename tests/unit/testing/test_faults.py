@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rocketbox.errors import BrokerError, ClientError, RemotingError, RequestTimeoutError
+from rocketbox.errors import BrokerError, ClientError, ConfigurationError, RemotingError, RequestTimeoutError
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.testing import Harness, HarnessError, Outcome, SimulatedError
 from tests.support.framework.services import ServiceMaker
@@ -351,3 +351,45 @@ def test_faults_in_a_plain_function(payments: ModuleType, harness_of: Callable[.
             harness.blocking.call(harness.broker.restart)
         harness.blocking.advance("2m")
         assert set(payments.paid) == {1, 2}
+
+
+async def test_the_log_of_a_harness_shows_no_secret_of_the_settings(payments: ModuleType) -> None:
+    """It is in the report of a failing test, which is on a server for all to read."""
+    harness = Harness(payments.app, failures="keep", settings={"bank.password": "hunter2-of-the-bank"})
+    async with harness:
+        harness.handler(payments.pay).fails(1, error=ValueError("no entry with hunter2-of-the-bank"))
+        await pay(harness, payments, 1)
+        await harness.drain()
+        shown = [harness.log]
+    shown.append(harness.log)
+    for log in shown:
+        assert "comes back (ValueError: no entry with ******)" in log
+        assert "hunter2" not in log
+
+
+FAILS_TO_START = """
+from rocketbox import RocketBox, RocketMQTemplate
+
+app = RocketBox("desk", scan=[__name__])
+look = []
+
+@app.on_startup
+async def log_in(template: RocketMQTemplate) -> None:
+    await template.send("logins", "desk logs in with hunter2-of-the-bank")
+    look[0]()
+    raise ConnectionError("the bank is closed")
+"""
+
+
+async def test_the_log_of_a_harness_shows_no_secret_while_it_starts_nor_when_its_start_fails(
+    service: ServiceMaker,
+) -> None:
+    desk = service(FAILS_TO_START, SETTINGS)
+    harness = Harness(desk.app, settings={"bank.password": "hunter2-of-the-bank"})
+    shown: list[str] = []
+    desk.look.append(lambda: shown.append(harness.log))
+    with pytest.raises(ConfigurationError, match="the bank is closed"):
+        await harness.__aenter__()
+    for log in (*shown, harness.log):
+        assert "desk logs in with ******" in log
+    assert len(shown) == 1

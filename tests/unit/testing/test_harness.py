@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import anyio
 import pytest
 from pydantic import BaseModel
 
@@ -151,6 +152,21 @@ async def test_drain_moves_no_time(harness_of: Callable[..., Harness], payments:
         assert harness.now == datetime(2026, 1, 2, 8, 1, 30, tzinfo=UTC)
 
 
+async def test_drain_has_all_handled_however_much_it_is(
+    harness_of: Callable[..., Harness], payments: ModuleType
+) -> None:
+    """A broker lets pulls pause among sends, once its answers have 256 KiB."""
+    as_it_is = {"rocketmq.producer.compress-message-body-threshold": "4MB"}
+    async with harness_of(settings=as_it_is) as harness:
+        began = harness.now
+        async with anyio.create_task_group() as sends:
+            for _ in range(40):
+                sends.start_soon(harness.send, "rows", "x" * 10_000)
+        await harness.drain()
+        assert sum(len(batch) for batch in payments.batches) == 40
+        assert harness.now == began
+
+
 async def test_what_a_handler_raises_is_raised_by_drain_once(
     payments: ModuleType, harness_of: Callable[..., Harness]
 ) -> None:
@@ -234,6 +250,9 @@ async def test_consumed_lets_time_pass_until_it_is(payments: ModuleType, harness
         (call,) = await harness.consumed("payer")
         assert call.attempt == 4
         assert harness.now - began == timedelta(seconds=10 + 30 + 60)
+        for nothing in (0, -1, "1", True):  # it would be there at once, and show nothing
+            with pytest.raises(HarnessError, match=f"count={nothing!r}: write how many"):
+                await harness.consumed("payer", nothing)  # type: ignore[arg-type]  # what a test may say
 
 
 async def test_a_rejected_message_is_a_dead_letter_that_says_why(
@@ -505,6 +524,32 @@ async def test_a_bean_is_overridden_while_the_service_runs(
         assert harness.app.get(payments.Bank).charged == [1]
         with pytest.raises(HarnessError, match="no bean of payments would be overridden by Receipt"):
             harness.override(Receipt, closed)
+
+
+async def test_overrides_end_one_by_one_in_whatever_order(
+    payments: ModuleType, harness_of: Callable[..., Harness]
+) -> None:
+    first, second, third = (payments.Bank() for _ in range(3))
+
+    async with harness_of() as harness:
+
+        async def pays() -> Any:
+            """The bank that is charged by the next payment."""
+            await harness.send("payments", payments.Payment(number=1))
+            await harness.drain()
+            banks = [first, second, third, harness.app.get(payments.Bank)]
+            (charged,) = {id(bank): bank for bank in banks if bank.charged}.values()
+            charged.charged.clear()
+            return charged
+
+        blocks = [harness.override(payments.Bank, bank) for bank in (first, second, third)]
+        for block, holds in ((blocks[1], third), (blocks[2], first)):
+            with block:
+                pass
+            assert await pays() is holds
+        with blocks[0]:
+            assert await pays() is first
+        assert await pays() not in (first, second, third)
 
 
 async def test_a_frozen_group_takes_nothing_until_it_is_let_go(

@@ -402,12 +402,20 @@ def test_of_a_mark(harness): ...
 
 @pytest.mark.harness(colour="red")
 def test_of_no_option(harness): ...
+
+class TestOfOptionsThatAreNotReturned:
+    @pytest.fixture
+    def harness_options(self):
+        {"settings": {"a": 1}}
+
+    def test_of_a_fixture(self, harness): ...
 """
 
 
 def test_an_option_that_is_none_is_told_with_the_one_that_is_meant(run: Run) -> None:
     done = run(MISTAKEN)
-    assert "2 errors" in done.stdout, done.stdout + done.stderr
+    assert "3 errors" in done.stdout, done.stdout + done.stderr
+    assert "harness_options gives None, and takes options of a Harness by their names: return {" in (done.stdout)
     assert "'setings' is no option of a Harness (harness_options, @pytest.mark.harness); did you mean settings?" in (
         done.stdout
     )
