@@ -31,7 +31,6 @@ from rocketbox.remoting.client import RemotingClient
 
 __all__ = ["ask", "refusal"]
 
-
 _OF_THE_TOPIC_OR_BROKER = (  # for everybody, whoever asks
     "is forbidden", "group no permission",
     " is the most (",  # a limit of the embedded broker, with its setting
