@@ -431,11 +431,16 @@ class TimerDelivery:
         try:
             records, unread = await self._read(entries)
             entries[:] = self._aside.set_aside(entries, unread, now)
-            entries[:] = self._in_time_or_later(entries, records, now)
-            for entry in entries:
+            while len(ends) < len(entries):
                 if self._hand is not hand:
                     break  # it was passed over meanwhile
-                ends.append(self._give(records.get(entry[1]), entry, now))
+                entry = entries[len(ends)]
+                message, at = records.get(entry[1]), max(now, self._clock.time_ms())
+                if message is not None and (due := self._comes_later(message, entry, at)) is not None:
+                    del entries[len(ends)]
+                    self._wheel.add(due, entry[1])
+                    continue
+                ends.append(self._give(message, entry, at))
                 if len(ends) % RUN == 0:
                     await checkpoint()
         except StoreFailedError as error:
@@ -459,22 +464,17 @@ class TimerDelivery:
             self._mark()
         return True
 
-    def _in_time_or_later(self, entries: list[Entry], records: dict[int, MessageExt], now: int) -> list[Entry]:
-        """The entries but for messages that were to be parked anew and are due by now, as after a long stop.
+    def _comes_later(self, message: MessageExt, entry: Entry, now: int) -> int | None:
+        """When a message is due that was to be parked anew and is due by now, as after a long stop, or as a clock jumps
+        ahead while it is read; None of any other.
 
-        Those wait once more, for the time at which they are due: what recalls them may stand behind them here.
+        It waits once more, until that: what recalls it may stand behind it here, and comes before it there.
         """
-        kept = []
-        for entry in entries:
-            wake, offset = entry
-            message = records.get(offset)
-            if message is not None and wake < now and delete_key(properties := message.raw_properties) is None:
-                due = due_ms(properties, message.store_timestamp_ms, now, self._precision_ms)
-                if wake < due <= now and not is_brought_forward(properties, due):
-                    self._wheel.add(due, offset)
-                    continue
-            kept.append(entry)
-        return kept
+        properties = message.raw_properties
+        if entry[0] >= now or delete_key(properties) is not None:
+            return None
+        due = due_ms(properties, message.store_timestamp_ms, now, self._precision_ms)
+        return due if entry[0] < due <= now and not is_brought_forward(properties, due) else None
 
     async def _settle(self, ends: list[int | None]) -> int:
         """How many of those that were put wait no more: they are durable."""
@@ -504,7 +504,7 @@ class TimerDelivery:
         properties = message.raw_properties
         key = delete_key(properties)
         due = due_ms(properties, message.store_timestamp_ms, now, self._precision_ms)
-        is_early = due > max(now, self._clock.time_ms())
+        is_early = due > now
         if key is not None and (not is_early or entry[0] == AT_ONCE):
             self._recalls.remember(key, entry, now)
         if is_early:

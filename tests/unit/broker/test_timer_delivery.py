@@ -488,6 +488,30 @@ async def test_what_was_recalled_never_comes_when_it_was_to_be_parked_anew_while
         assert (run.timers.recalled, run.timers.rolled) == (int(stops), 0)
 
 
+async def test_what_was_recalled_never_comes_though_the_clock_jumps_ahead_while_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was to be parked anew, and is due when that is to be done; what recalls it stands behind it."""
+    storage, clock = MemoryStorage(), Clock()
+    options = replace(WAITING, file_reserved_time="3h")
+    async with bench(storage, clock=clock, options=options) as run:
+        await run.recall(await run.after(b"recalled", 2 * HOUR_MS))
+        await run.after(b"kept", 2 * HOUR_MS)
+    read, jumps = CommitLog.read, [3600.0]
+
+    def as_the_clock_jumps(log: CommitLog, offset: int, size: int) -> bytes:
+        if jumps:
+            clock.wall_is_ahead += jumps.pop()
+        return read(log, offset, size)
+
+    async with bench(storage, clock=clock, options=options) as run:  # whose messages are not in memory
+        monkeypatch.setattr(CommitLog, "read", as_the_clock_jumps)
+        await run.jump(1.6 * 3600)
+        await run.until(lambda: run.timers.waiting == 0)
+        assert not jumps
+        assert (run.delivered(), run.timers.recalled) == ([b"kept"], 1)
+
+
 async def test_what_was_parked_anew_comes_at_its_millisecond() -> None:
     async with bench(MemoryStorage(), options=replace(WAITING, file_reserved_time="3h")) as run:
         due = run.clock.time_ms() + 2 * HOUR_MS
