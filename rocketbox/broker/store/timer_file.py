@@ -2,7 +2,8 @@
 
 The messages themselves are in the log. The copy says which of those before ``next_offset`` of their queue still wait;
 those behind are found by reading the queue. It is replaced as a whole, so after a crash it is the last one or the one
-before: then what was delivered since is delivered again. With the one before it is kept as ``.bak``.
+before: then what was delivered since is delivered again. With the one before it is kept as ``.bak``. What a bad sector
+lies in is damaged; what cannot be opened is not, and is waited for where there is no other.
 
     8 bytes "RBXTIMR1", then little-endian int64: next_offset, time of writing (epoch ms), window (ms), entries; uint32
     CRC-32 of these 40 bytes, uint32 CRC-32 of the rest; then two int64 for each entry, its time (epoch ms) and offset
@@ -13,6 +14,7 @@ build anew.
 
 from __future__ import annotations
 
+import errno
 import struct
 import sys
 import zlib
@@ -51,27 +53,39 @@ class TimerFile:
         self._storage = storage
 
     def load(self) -> tuple[TimerState | None, list[str]]:
-        """The newest copy that is whole, None without any; and what is wrong with those before it. Raises OSError."""
+        """The newest copy that is whole, None without any; and what is wrong with those before it.
+
+        Raises OSError where there is one that is not damaged, as far as that is known, and cannot be read now.
+        """
         wrong: list[str] = []
+        failure: OSError | None = None
         for path in (self.path, f"{self.path}.bak"):
             if self._storage.exists(path):
                 try:
                     return self._read(path), wrong
                 except ValueError as error:
                     wrong.append(f"{path}: {error}")
+                except OSError as error:
+                    if error.errno == errno.ELOOP:  # no damage: the one before is no better
+                        raise
+                    wrong.append(f"{path}: {error}")
+                    if error.errno != errno.EIO:
+                        failure = error
+        if failure is not None:
+            raise failure
         return None, wrong
 
     def problems(self) -> list[str]:
-        """What is wrong with the copy and with the one before it, each ``path: what``. Raises OSError."""
+        """What is wrong with the copy and with the one before it, each ``path: what``."""
         wrong: list[str] = []
         for path in (self.path, f"{self.path}.bak"):
             try:
                 if self._storage.exists(path):
                     self._read(path)
-            except ValueError as error:
-                wrong.append(f"{path}: {error}")
             except FileNotFoundError:  # a broker that runs puts the next one in its place just now
                 continue
+            except (OSError, ValueError) as error:
+                wrong.append(f"{path}: {error}")
         return wrong
 
     def _read(self, path: str) -> TimerState:

@@ -447,6 +447,47 @@ async def test_a_damaged_copy_is_noticed_and_nothing_is_lost(damage: str, caplog
         await run.come(b"a", b"b")
 
 
+@pytest.mark.parametrize("where", ["timers.bin", "timers.bin.bak"])
+@pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
+async def test_a_bad_sector_in_the_copy_keeps_no_broker_from_starting_and_no_message_from_coming(
+    killed: bool, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """``where`` is of both copies, or of the one before alone, where that is the only one."""
+    storage, clock, faulty = MemoryStorage(), Clock(), FaultyStorage()
+    for body in (b"a", b"b"):
+        async with bench(storage, clock=clock) as run:
+            await run.after(body, HOUR_MS)
+    async with bench(storage, clock=clock):
+        crashed = storage.copy()
+    faulty.take(crashed if killed else storage)
+    if where.endswith(".bak"):
+        faulty.remove("/store/config/timers.bin")
+    faulty.fail(os_error(errno.EIO), "read", where=where)
+    async with bench(faulty, clock=clock) as run:
+        await run.timers.bring_back()  # as a start after a kill
+        assert run.timers.waiting == 2
+        await run.jump(HOUR_MS / 1000)
+        await run.come(b"a", b"b")
+    assert "Input/output error; what was delivered since" in caplog.text
+
+
+async def test_a_copy_that_cannot_be_opened_for_a_while_is_waited_for() -> None:
+    """It is not damaged: to do without it would bring again what has come."""
+    storage, clock = FaultyStorage(), Clock()
+    async with bench(storage, clock=clock) as run:
+        await run.after(b"a", 1_000)
+        await clock.advance(1)
+        await run.come(b"a")
+    file = TimerFile("/store/config", storage)
+    storage.fail(os_error(errno.EMFILE), "open", where="timers.bin")
+    with pytest.raises(OSError, match="Too many open files"):
+        file.load()
+    storage.heal()
+    state, wrong = file.load()
+    assert state is not None
+    assert (state.next_offset, list(state.entries), wrong) == (1, [], [])
+
+
 async def test_what_waits_long_is_parked_anew_before_retention_takes_it() -> None:
     clock = Clock()
     async with bench(MemoryStorage(), clock=clock, options=replace(WAITING, file_reserved_time="3h")) as run:
