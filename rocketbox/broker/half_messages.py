@@ -33,6 +33,7 @@ from rocketbox.broker.options import BrokerOptions
 from rocketbox.broker.put_stage import PutOrigin, PutStage
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.putting import PutResult
+from rocketbox.broker.store.retention import largest_step_ms
 from rocketbox.broker.topics import TopicTable
 from rocketbox.broker.transaction_records import (
     check_times,
@@ -147,6 +148,7 @@ class HalfMessages:
         self._clock = clock
         self._immunity = options.transaction_time_out / 1000
         self._file_size = options.store.mapped_file_size_commit_log
+        self._largest_step_ms = largest_step_ms(options.store.file_reserved_ms)
         self._shares = PeerShares(
             options.max_half_messages, options.max_half_messages_per_address, "max-half-messages", "half messages",
             "open", soon=True,
@@ -268,8 +270,9 @@ class HalfMessages:
         return message.store_timestamp_ms
 
     def _age(self, since_ms: int) -> float:
-        """The seconds since then, by the time of day."""
-        return max(0.0, (self._clock.time_ms() - since_ms) / 1000)
+        """The seconds since a time before the start."""
+        then, then_ms = self._started
+        return max(0.0, self._clock.monotonic() - then + (then_ms - since_ms) / 1000)
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
@@ -455,6 +458,7 @@ class HalfMessages:
 
         What cannot be read is told, and keeps nothing else from being found (``half_reading``).
         """
+        self._believe_clock()
         first = self._first(TRANS_HALF_TOPIC)
         self._mark_read = (self._first(TRANS_OP_HALF_TOPIC), first)
         done: set[int] = set()
@@ -470,6 +474,16 @@ class HalfMessages:
         if self._open:
             _log.info("%d transactions are open", len(self._open))
         self._store.on_state_change.append(self._write_owed)
+
+    def _believe_clock(self) -> None:
+        """Where the clock is far ahead of the newest message, it may have jumped: a stop for as long looks the same.
+
+        Then no time has passed since that message, so that no transaction is given up, before anybody was asked, for an
+        age that it may not have; retention does not believe such a clock either.
+        """
+        newest, (then, then_ms) = self._store.last_timestamp_ms, self._started
+        if newest and then_ms - newest > self._largest_step_ms:
+            self._started = then, newest
 
     def end(self) -> None:
         """The store is about to be closed."""

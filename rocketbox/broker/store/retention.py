@@ -43,7 +43,7 @@ from rocketbox.clock import Clock
 from rocketbox.errors import StoreError, StoreFullError
 from rocketbox.storage.file_system import DiskUsage, Storage
 
-__all__ = ["Retention", "TrustedTime"]
+__all__ = ["Retention", "TrustedTime", "largest_step_ms"]
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +57,11 @@ MARKS = "looking at the disk's use"  # names of the troubles
 OBSERVING = "noting which files of the log are full"
 AHEAD = "judging the age of messages by their store times"
 REMOVING = "removing expired files"
+
+
+def largest_step_ms(reserved_ms: int) -> int:
+    """By how much a clock may be ahead of what was known without it being a jump, where messages are kept so long."""
+    return min(LARGEST_STEP_MS, max(60_000, reserved_ms // 3))
 
 
 class TrustedTime:
@@ -123,8 +128,7 @@ class Retention:
         self._clock = clock
         self._state = state
         self._troubles = troubles
-        reserved = options.file_reserved_ms
-        self._time = TrustedTime(clock, newest_ms, min(LARGEST_STEP_MS, max(60_000, reserved // 3)))
+        self._time = TrustedTime(clock, newest_ms, largest_step_ms(options.file_reserved_ms))
         self._newest: dict[int, int] = {}  # store times of complete files' newest records
         self._ages = ObservedAges(storage, root, clock)
 

@@ -525,6 +525,27 @@ async def test_a_clock_that_jumps_ahead_gives_no_transaction_up() -> None:
         assert (run.given_up(), run.checks.asked) == ([], 2)
 
 
+@pytest.mark.parametrize("moved", [False, True], ids=["as it was sent", "a copy"])
+async def test_a_clock_that_has_jumped_ahead_at_a_restart_gives_no_transaction_up(moved: bool) -> None:
+    """A machine begins with a wrong clock, which is put right later."""
+    storage, clock = MemoryStorage(), VirtualClock()
+    async with open_transactions(storage, SMALL, clock=clock) as run:
+        await run.store.durable(run.begin("t0"))
+        await settle()
+        if moved:
+            clock.now += 60
+            await run.checks.round()
+    clock.wall_is_ahead = 10 * 365 * 86_400
+    async with open_transactions(storage, SMALL, clock=clock) as run:
+        clock.now += 30
+        await run.checks.round()
+        assert (run.given_up(), run.checks.asked, run.open_names()) == ([], 1, ["t0"])
+        clock.wall_is_ahead = 0
+        clock.now += 4 * 86_400
+        await run.checks.round()
+        assert (run.given_up(), run.checks.asked, run.open_names()) == (["t0"], 1, [])
+
+
 async def test_copies_and_marks_of_apache_are_understood() -> None:
     """Its marks name many half messages at once, and its copies no place of another."""
     storage, clock = MemoryStorage(), VirtualClock()
