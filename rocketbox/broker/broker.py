@@ -120,7 +120,7 @@ class Broker:
         self.names = NameBudget(options.auto_create_names_per_minute, options.auto_create_names_burst, clock)
         levels = options.store.delay_level_ms
         parking = TimerParking(options, clock)
-        puts = PutStage(self.store, [*extensions.put_transforms, DelayLevels(len(levels), parking)])
+        puts = PutStage(self.store, [*extensions.put_transforms, DelayLevels(len(levels), parking, self.store, clock)])
         self.topics = TopicTable(options, clock, files.topics, self._topic_changed, len(levels), self.names)
         self.groups = GroupTable(
             clock,

@@ -12,12 +12,12 @@ Source: Apache RocketMQ 5.x ``ScheduleMessageService``.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
 
 import anyio
 
+from rocketbox.broker.delay_levels import parked_ms
 from rocketbox.broker.persister import TableFile
 from rocketbox.broker.put_stage import PutStage
 from rocketbox.broker.store.dispatcher import Arrival
@@ -51,40 +51,11 @@ BATCH = 32  # records read at once
 READ_PATIENCE = 600.0  # seconds
 
 
-class _ParkTimes:
-    """When messages of one level were parked, noted while the store's time is ahead of the clock.
-
-    Store times never go back: after a clock that was ahead is put right, everything is stored under the same time until
-    the clock has caught up, which can be months. Times are noted by stretches of the queue, a thousandth of the delay
-    each, so that there are never more than some thousand.
-    """
-
-    def __init__(self, delay_ms: int) -> None:
-        self._delay_ms = delay_ms
-        self._stretches: deque[list[int]] = deque()  # first offset, end offset, due (of the last), due (of the first)
-
-    def note(self, next_offset: int, now_ms: int) -> None:
-        due = now_ms + self._delay_ms
-        last = self._stretches[-1] if self._stretches else None
-        if last is not None and 0 <= due - last[3] <= self._delay_ms // 1000:
-            last[1], last[2] = next_offset, due
-        else:
-            self._stretches.append([next_offset - 1, next_offset, due, due])
-
-    def due_ms(self, offset: int) -> int | None:
-        """When the message is due; None when it is not known when it was parked. Offsets are asked in their order."""
-        while self._stretches and self._stretches[0][1] <= offset:
-            self._stretches.popleft()
-        if not self._stretches or offset < self._stretches[0][0]:
-            return None
-        return self._stretches[0][2]
-
-
 class DelayedDelivery:
     """Moves messages to their topics when their delay is over; one task for each level in which a message has waited.
 
     A message that would be due later than now and its delay was stored by a clock that was ahead: it is due at once,
-    unless it was parked in this run since the clock is right, then it waits its delay. Levels that
+    unless it was parked since the clock is right, which it says then, and waits its delay. Levels that
     ``message-delay-level`` names no longer are delivered after the longest delay that is left.
     """
 
@@ -106,7 +77,7 @@ class DelayedDelivery:
         self._moves = 0
         self._tasks: Supervisor | None = None
         self._arrived: dict[int, anyio.Event] = {}  # of the levels whose tasks have begun
-        self._park_times: dict[int, _ParkTimes] = {}  # of all levels
+        self._levels: set[int] = set()
         self._unparking = Unparking(store, puts, topics, clock, "delayed")
 
     @property
@@ -154,7 +125,7 @@ class DelayedDelivery:
                 if end <= self.offset(level):
                     continue  # nothing waits there, and nothing more comes
                 left[level] = end - self.offset(level)
-            self._park_times[level] = _ParkTimes(self._delay_ms(level))
+            self._levels.add(level)
             if end > self.offset(level):
                 self._begin(level)
         if left:
@@ -175,22 +146,16 @@ class DelayedDelivery:
 
     def on_arrival(self, arrived: Sequence[Arrival]) -> None:
         """Messages became readable; the levels' tasks wait for theirs, and the first one of a level begins its task."""
-        for topic, queue_id, next_offset, due, _ in arrived:
-            if topic != SCHEDULE_TOPIC:
-                continue
-            level = queue_id + 1
-            if level in self._park_times:
-                now = self._clock.time_ms()
-                if due > now + self._delay_ms(level) + CORRECTION_MS:
-                    self._park_times[level].note(next_offset, now)
-                if level in self._arrived:
-                    self._arrived[level].set()
-                else:
-                    self._begin(level)
+        parked = {queue_id + 1 for topic, queue_id, *_ in arrived if topic == SCHEDULE_TOPIC}
+        for level in sorted(parked & self._levels):
+            if level in self._arrived:
+                self._arrived[level].set()
+            else:
+                self._begin(level)
 
     def pass_over(self) -> None:
         """Deliver nothing of what is parked now; it stays in the log until retention."""
-        for level in self._park_times:
+        for level in self._levels:
             end = self._store.max_offset(SCHEDULE_TOPIC, level - 1)
             if end > self.offset(level):
                 self._advance(level, end, end - self.offset(level))
@@ -303,11 +268,9 @@ class DelayedDelivery:
 
     def _due_ms(self, level: int, message: MessageExt) -> int:
         now, delay = self._clock.time_ms(), self._delay_ms(level)
-        due = message.store_timestamp_ms + delay
-        if due <= now + delay + CORRECTION_MS:
-            return due
-        known = self._park_times[level].due_ms(message.queue_offset)
-        return now if known is None or known > now + delay + CORRECTION_MS else known
+        parked = parked_ms(message.raw_properties)
+        due = (message.store_timestamp_ms if parked is None else parked) + delay
+        return due if due <= now + delay + CORRECTION_MS else now
 
     def _advance(self, level: int, offset: int, moved: int) -> None:
         self._offsets[level] = max(offset, self.offset(level))

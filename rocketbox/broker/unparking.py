@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+from rocketbox.broker.delay_levels import without_park_time
 from rocketbox.broker.limits import LimitError
 from rocketbox.broker.property_text import find_property, remove_properties
 from rocketbox.broker.put_stage import PutOrigin, PutStage
@@ -141,5 +142,5 @@ def _unparked(message: MessageExt, added: bytes) -> StoredMessage:
     name, queue_id = real_topic(message)
     if name in SEND_FORBIDDEN_TOPICS:  # somebody has parked it himself: it would be due again, or be taken for a mark
         raise InvalidMessageError(f"its property REAL_TOPIC is {name}, which is the broker's own")
-    text = remove_properties(message.raw_properties, (b"__CRC32#",)) + added
+    text = without_park_time(remove_properties(message.raw_properties, (b"__CRC32#",))) + added
     return record_of(message, name, queue_id, text, message.reconsume_times)

@@ -51,8 +51,10 @@ class Bench:
         file: TableFile,
         topics: TopicTable,
         tasks: Supervisor,
+        puts: PutStage,
     ) -> None:
         self.tasks = tasks
+        self.puts = puts
         self.topics = topics
         self.clock = clock
         self.store = store
@@ -60,8 +62,8 @@ class Bench:
         self.file = file
 
     async def send(self, body: bytes, level: int) -> None:
-        topic, queue_id, properties = park("t", 3, b"TAGS\x01A\x02", level)
-        put = self.store.put(StoredMessage(topic, queue_id, body, properties, reconsume_times=2))
+        message = StoredMessage("t", 3, body, b"TAGS\x01A\x02DELAY\x01%d\x02" % level, reconsume_times=2)
+        put = self.puts.put(message, PutOrigin.SEND)
         await self.store.durable(put.end_offset)
         await settle()
 
@@ -92,14 +94,14 @@ async def bench(
     topics = TopicTable(BrokerOptions(store_path_root_dir=Path("store")), clock, table_file(clock), lambda topic: None)
     async with MessageStore("/store", options, clock=clock, storage=storage) as store:
         timers = TimerParking(BrokerOptions(store_path_root_dir=Path("store"), store=options), clock)
-        puts = PutStage(store, [*transforms, DelayLevels(len(options.delay_level_ms), timers)])
+        puts = PutStage(store, [*transforms, DelayLevels(len(options.delay_level_ms), timers, store, clock)])
         delayed = DelayedDelivery(store, puts, topics, options.delay_level_ms, file, clock)
         if saved is not None:
             delayed.load(saved)
         store.on_arrival.append(delayed.on_arrival)
         async with Supervisor("test", clock) as tasks:
             delayed.start(tasks)
-            yield Bench(clock, store, delayed, file, topics, tasks)
+            yield Bench(clock, store, delayed, file, topics, tasks, puts)
             delayed.end()
 
 
@@ -308,6 +310,33 @@ async def test_messages_parked_after_the_clock_went_back_wait_their_delay() -> N
         assert run.delivered() == [b"before", b"1"]
         await clock.advance(0.3)
         await run.until(lambda: run.delivered() == [b"before", b"1", b"2"])
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
+async def test_messages_parked_after_the_clock_went_back_wait_their_delay_also_over_a_restart(killed: bool) -> None:
+    storage, clock = MemoryStorage(), WallClock(ahead=90 * 86_400)
+    async with bench(storage, clock=clock) as run:
+        await run.send(b"before", 1)
+        clock.ahead = 0
+        await clock.advance(LONGEST_SLEEP)
+        await run.until(lambda: run.delivered() == [b"before"])
+        for body in (b"1", b"2"):
+            await run.send(body, 2)
+            await clock.advance(4)
+        offsets, crashed = text_of(run.delayed), storage.copy()
+    async with bench(crashed if killed else storage, offsets, clock=clock) as run:
+        await clock.advance(1.9)
+        await settle()
+        assert run.delivered() == [b"before"]
+        await clock.advance(0.1)
+        await run.until(lambda: run.delivered() == [b"before", b"1"])
+        await clock.advance(3.9)
+        await settle()
+        assert run.delivered() == [b"before", b"1"]
+        await clock.advance(0.1)
+        await run.until(lambda: run.delivered() == [b"before", b"1", b"2"])
+        message = decode_message(run.store.get("t", 3, 2).records[0])[0]
+        assert {"TAGS", "DELAY", "REAL_TOPIC", "REAL_QID"} == message.properties.keys() - {"__CRC32#"}
 
 
 async def test_a_clock_that_is_corrected_by_a_little_shortens_no_delay() -> None:

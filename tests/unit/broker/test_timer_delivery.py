@@ -136,7 +136,7 @@ async def bench(
     topics = TopicTable(settings, clock, table_file(clock), lambda topic: None)
     async with MessageStore("/store", options, clock=clock, storage=storage) as store:
         parking = TimerParking(settings, clock)
-        puts = PutStage(store, [DelayLevels(18, parking)])
+        puts = PutStage(store, [DelayLevels(18, parking, store, clock)])
         timers = TimerDelivery(
             store, puts, topics, parking, TimerFile("/store/config", storage), clock, interval=10.0,
             kept_ms=options.file_reserved_ms, longest_ms=options.timer_max_delay_sec * 1000,
