@@ -108,6 +108,7 @@ class TimerDelivery:
         self._early = array("q")  # what arrives while it is not known what waits: due time, offset, ...
         self._taken_ms = -1  # nothing of the wheel is due before
         self._change = self._saved = 0
+        self._saving = anyio.Lock()
         self._changed = anyio.Event()
         self._arrived = anyio.Event()
         self._sleeps_until = 0
@@ -356,6 +357,11 @@ class TimerDelivery:
             seconds = self._clock.monotonic() - began
 
     async def _save(self) -> None:
+        """Write a copy; one at a time, or an older one may be the last to come to the disk."""
+        async with self._saving:
+            await self._save_now()
+
+    async def _save_now(self) -> None:
         if not self._is_loaded:
             return
         change, next_offset = self._change, self._seen

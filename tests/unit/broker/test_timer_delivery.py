@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -609,6 +610,40 @@ async def test_a_copy_that_was_written_before_the_clock_was_looked_at_does_not_h
         killed = storage.copy()
     async with bench(killed, clock=clock) as run:
         await run.come(b"a")
+
+
+class SlowCopy(MemoryStorage):
+    """The first copy that is written takes long, unless another one is begun meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_slow = self.was_alone = False
+        self._second = threading.Event()
+
+    def begin_call(self, name: str, path: str) -> None:
+        super().begin_call(name, path)
+        if name == "truncate" and path.endswith("timers.bin.tmp"):
+            if self.is_slow:
+                self._second.clear()
+                self.is_slow = False
+                self.was_alone = not self._second.wait(0.5)
+            else:
+                self._second.set()
+
+
+async def test_a_copy_that_is_written_because_the_clock_was_put_back_waits_for_the_one_that_is_being_written() -> None:
+    """Both go by the same name first; and of the older one, as the last, what it names would come again."""
+    storage, clock = SlowCopy(), Clock()
+    async with bench(storage, clock=clock) as run:
+        await run.after(b"a", 24 * HOUR_MS)
+        await run.later(lambda: storage.exists("/store/config/timers.bin"))
+        storage.is_slow = True
+        await run.after(b"b", 1_000)
+        await run.later(lambda: not storage.is_slow)  # it is being written
+        clock.wall_is_ahead -= 12 * 3600
+        await run.later(lambda: sorted(run.delivered()) == [b"a", b"b"])  # the former was begun by a clock ahead
+        assert storage.was_alone
+        assert [each for each in run.store.troubles.current if "timers.bin" in each.what] == []
 
 
 @pytest.mark.parametrize("end", ["none", "stop", "kill"])
