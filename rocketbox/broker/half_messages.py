@@ -17,7 +17,8 @@ done about records that cannot be read then ``half_reading``'s.
 
 Source: Apache RocketMQ 5.x ``TransactionalMessageServiceImpl``, ``EndTransactionProcessor``. Unlike there: a second end
 of a transaction does nothing (there a second commit stores the message again); an end that comes late, with the place
-of a half that was checked since, counts; and a kill never has a transaction checked that has ended.
+of a half that was checked since, counts, also over a restart; and a kill never has a transaction checked that has
+ended.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import logging
 from collections.abc import Callable
 from math import inf
 
-from rocketbox.broker.half_reading import UNREADABLE, has_successor, read_one, read_queue
+from rocketbox.broker.half_reading import UNREADABLE, copies_of, has_successor, read_one, read_queue
 from rocketbox.broker.limits import LimitError, PeerShares
 from rocketbox.broker.offsets import OffsetTable
 from rocketbox.broker.options import BrokerOptions
@@ -155,6 +156,7 @@ class HalfMessages:
         )  # fmt: skip
         self._open: dict[int, Half] = {}
         self._before: dict[int, Half] = {}  # by the places they had
+        self._copies: set[Half] = set()  # that were open at the start: where they lay before is in the log alone
         self._owed: list[int] = []  # marks that a crash has cut off, while the disk takes none
         self._started = clock.monotonic(), clock.time_ms()  # whatever the time of day becomes meanwhile
         self._mark_read = (0, 0)  # marks before the first number are of halves before the second
@@ -181,6 +183,34 @@ class HalfMessages:
         """
         half = self._open.get(queue_offset) or self._before.get(queue_offset)
         return None if half is None or half.ending or not half.lies_at(queue_offset, log_offset) else half
+
+    @property
+    def lacks_places(self) -> bool:
+        """Whether :meth:`find_from_before` may find what :meth:`find` does not."""
+        return bool(self._copies)
+
+    async def find_from_before(self, queue_offset: int, log_offset: int) -> Half | None:
+        """As :meth:`find`, for a place where a half message lay before the start; without an index there is none.
+
+        Raises StoreError, OSError while that cannot be found out.
+        """
+        if not self._copies:
+            return None
+        try:
+            message = await read_one(self._store, TRANS_HALF_TOPIC, queue_offset)
+        except RemoteProtocolError:
+            return None
+        if message is None or message.commit_log_offset != log_offset:
+            return None
+        for copy in await copies_of(self._store, message):
+            half = self._open.get(copy.queue_offset)
+            if half is not None and half in self._copies and half.log_offset == copy.commit_log_offset:
+                half.places[queue_offset] = log_offset
+                self._before[queue_offset] = half
+                if not half.is_age_known:
+                    await self._find_age(half, copy)
+                return self.find(queue_offset, log_offset)
+        return None
 
     def is_open(self, half: Half) -> bool:
         """Whether it has not ended meanwhile."""
@@ -385,6 +415,7 @@ class HalfMessages:
 
     def forget(self, half: Half) -> None:
         """It is open no more: it has ended, or its record is gone from the log."""
+        self._copies.discard(half)
         if self._open.get(half.queue_offset) is half:
             del self._open[half.queue_offset]
             self._shares.add(half.by, -1)
@@ -523,6 +554,8 @@ class HalfMessages:
         """A half message that no mark speaks of is open."""
         half = self._loaded(message)
         half.is_doubtful = self._lacks_marks
+        if is_copy(message):
+            self._copies.add(half)
         self._open[half.queue_offset] = half
         self._shares.add("")
 

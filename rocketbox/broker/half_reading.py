@@ -27,7 +27,7 @@ from rocketbox.message import MessageExt
 from rocketbox.protocol.codes import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
 from rocketbox.protocol.stored_message import decode_message
 
-__all__ = ["UNREADABLE", "has_successor", "read_one", "read_queue"]
+__all__ = ["UNREADABLE", "copies_of", "has_successor", "read_one", "read_queue"]
 
 READ_AT_ONCE = 256  # records
 MOST_OF_ONE_KEY = 64  # records: the half, its copies, and what has become of it
@@ -102,3 +102,19 @@ async def has_successor(store: MessageStore, half: MessageExt) -> bool:
             ):
                 return True
     return False
+
+
+async def copies_of(store: MessageStore, half: MessageExt) -> list[MessageExt]:
+    """The copies that have taken the place of a half message, of that copy, and so on; in their order.
+
+    Without an index there are none. Raises StoreError, OSError while it cannot be found out.
+    """
+    key = (find_property(half.raw_properties, b"UNIQ_KEY") or b"").decode(errors="replace")
+    found = (await store.query_keys(TRANS_HALF_TOPIC, key, MOST_OF_ONE_KEY, 0, LATEST_MS)).records
+    others = [decode_message(record, decompress=False)[0] for record in found]
+    copies, last = [], half
+    for other in sorted(others, key=lambda each: each.commit_log_offset):
+        if other.prepared_transaction_offset == last.commit_log_offset < other.commit_log_offset and is_copy(other):
+            copies.append(other)
+            last = other
+    return copies

@@ -60,7 +60,7 @@ class TransactionHandler:
             )
         half = self._halves.find(header.tran_state_table_offset, header.commit_log_offset)
         record = self._store.read_from_memory(header.commit_log_offset)
-        if record is None or (half is not None and half.is_doubtful):
+        if record is None or (self._halves.lacks_places if half is None else half.is_doubtful):
             return self._end_from_disk(connection, request, header)
         return self._take(connection, request, header, record)
 
@@ -68,15 +68,16 @@ class TransactionHandler:
         self, connection: Connection, request: RemotingCommand, header: EndTransactionRequestHeader
     ) -> RemotingCommand | None:
         """End one whose half must be read from a file first, or looked up; not for an offset that is no open half's."""
-        record = None
-        half = self._halves.find(header.tran_state_table_offset, header.commit_log_offset)
-        if half is not None:
-            record = await self._store.read_record(header.commit_log_offset)
-        if half is not None and half.is_doubtful and record is not None:
-            try:
+        place = header.tran_state_table_offset, header.commit_log_offset
+        record = self._store.read_from_memory(header.commit_log_offset)
+        try:
+            half = self._halves.find(*place) or await self._halves.find_from_before(*place)
+            if half is not None:
+                record = await self._store.read_record(header.commit_log_offset)
+            if half is not None and half.is_doubtful and record is not None:
                 await self._halves.has_ended_after_all(half, decode_message(record, decompress=False)[0])
-            except (StoreError, OSError, RemoteProtocolError) as error:  # it is open still, and will be checked
-                return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, str(error))
+        except (StoreError, OSError, RemoteProtocolError) as error:  # it is open still, and will be checked
+            return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, str(error))
         return self._take(connection, request, header, record)
 
     def _take(

@@ -241,6 +241,36 @@ async def test_an_end_that_comes_after_a_check_was_sent_counts() -> None:
         assert len(wire.running.halves) == 0
 
 
+@pytest.mark.parametrize("how", [COMMIT, ROLL_BACK], ids=["commit", "roll back"])
+@pytest.mark.parametrize(
+    ("properties", "waits"), [("", [60]), ("", [60, 60]), ("CHECK_IMMUNITY_TIME_IN_SECONDS\x017200\x02", [700, 700])],
+    ids=["checked", "checked twice", "moved"],
+)  # fmt: skip
+async def test_an_end_counts_whose_half_was_checked_or_moved_before_the_broker_was_started_anew(
+    properties: str, waits: list[int], how: int
+) -> None:
+    """Its sender knows the first place alone, as at Apache's brokers, which take it."""
+    storage, clock = MemoryStorage(), VirtualClock()
+    async with broker_in_memory(storage=storage, clock=clock) as wire:
+        fields, other = await half(wire, "t1", properties), await half(wire, "t2", properties)
+        for seconds in waits:
+            clock.now += seconds
+            await wire.running.transaction_checks.round()
+    async with broker_in_memory(storage=storage, clock=clock) as wire:
+        wrong = await end(wire, {**fields, "commitLogOffset": other["commitLogOffset"]}, how)
+        assert (wrong.code, len(wire.running.halves)) == (1, 2)
+        assert (await end(wire, fields, how)).code == 0
+        assert await bodies(wire) == [b"t1"] * (how == COMMIT)
+        assert len(wire.running.halves) == 1
+        again = await end(wire, fields, COMMIT)
+        assert again.code == 1
+        clock.now += 60
+        await wire.running.transaction_checks.round()
+        assert (await end(wire, other, how)).code == 0
+        assert await bodies(wire) == [b"t1", b"t2"] * (how == COMMIT)
+        assert len(wire.running.halves) == 0
+
+
 async def test_what_nobody_can_tell_is_given_up_after_the_last_check_and_kept() -> None:
     async with broker_in_memory(settings={"transaction-time-out": 0, "transaction-check-max": 3}) as wire:
         fields = await half(wire, "t1")
