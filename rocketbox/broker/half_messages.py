@@ -581,12 +581,15 @@ class HalfMessages:
             last = decode_message(record, decompress=False)[0]
             prepared = last.prepared_transaction_offset
             half = next((each for each in self._open.values() if each.log_offset == prepared), None)
+            if half is None:
+                self._lacks_marks |= bool(self._unread)  # it may be one of those: they are looked up when they are read
             if half is None or prepared == last_record or (before := await self._store.read_record(prepared)) is None:
                 return
             if not takes_place_of(last, decode_message(before, decompress=False)[0]):  # 0 may be an offset, or nothing
                 return
         except (OSError, RemoteProtocolError) as error:
             _log.error("the last record, or the half message that it names, cannot be read: %s", error)
+            self._lacks_marks = True
             for each in self._open.values():
                 each.is_doubtful = True
             return

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import errno
 import os
 import random
 from dataclasses import dataclass
 
 import pytest
 
+from rocketbox.broker.store.commit_log import CommitLog
 from rocketbox.broker.store.options import StoreOptions
+from rocketbox.protocol.codes import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from rocketbox.protocol.stored_message import StoredMessage
 from tests.support.broker.open_transactions import offsets_text, open_transactions
 from tests.support.broker.transaction_ledger import Ledger, verify
@@ -155,6 +158,52 @@ async def test_an_end_that_is_cut_off_in_the_log_happened_whole_or_not_at_all(ho
                     left = storage.image()
     whole = {"commit": (0, 1, 0), "roll back": (0, 0, 0), "check": (1, 0, 0), "give up": (0, 0, 1)}
     assert seen == {(1, 0, 0), whole[how]}, "the crash came before it, and after it"
+
+
+@pytest.mark.parametrize("how", ["commit", "check"])
+async def test_an_end_whose_mark_is_cut_off_happens_once_though_its_half_message_can_be_read_only_later(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start cannot write the mark that is missing: it does not know which transaction it is of."""
+    storage = CrashableStorage()
+    images: list[Image] = []
+
+    def before_call(name: str, path: str, offset: int, size: int) -> None:
+        if name == "sync" and "/commitlog/" in path:
+            images.append(storage.image())
+
+    with inline_pools():
+        async with open_transactions(storage, OPTIONS) as run:
+            await run.store.durable(run.begin("t"))
+            await idle()
+            body = run.messages(TRANS_HALF_TOPIC)[0].commit_log_offset + 91
+            storage.before_call = before_call
+            if how == "commit":
+                await run.store.durable(run.end("t", commit=True))
+            else:
+                await run.clock.advance(31)
+                await run.checks.round()
+            await idle()
+            mark = run.messages(TRANS_OP_HALF_TOPIC)[0].commit_log_offset
+            storage.before_call = None
+        path = next(path for path in images[0].files if "/commitlog/" in path)
+        content = images[0].files[path]
+        left = Image({**images[0].files, path: content[:mark] + bytes(len(content) - mark)}, images[0].directories)
+        read, bad = CommitLog.read, [body]
+
+        def fails_there(log: CommitLog, offset: int, size: int) -> bytes:
+            if any(offset <= place < offset + size for place in bad):
+                raise OSError(errno.EIO, "Input/output error")
+            return read(log, offset, size)
+
+        monkeypatch.setattr(CommitLog, "read", fails_there)
+        async with open_transactions(CrashableStorage(left), OPTIONS) as run:
+            open_then = [] if how == "commit" else ["t"]
+            assert run.open_names() == open_then
+            bad.clear()
+            await run.clock.advance(31)
+            await run.checks.round()
+            assert (run.open_names(), run.names().count("t")) == (open_then, how == "commit")
 
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
