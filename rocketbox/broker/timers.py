@@ -325,7 +325,7 @@ class TimerDelivery:
             records, unread = await run_blocking(self._read_runs, [(begin, count)])
             now = self._clock.time_ms()
             try:
-                self._aside.set_aside([(AT_ONCE, offset) for offset in unread], unread, now)
+                self._aside.set_aside([(AT_ONCE, offset) for offset in unread], unread, self._clock.monotonic())
             except (OSError, WrongEntryError) as error:
                 _log.debug("timer messages wait: %s", error)
                 await self._clock.sleep(RETRY_INTERVAL)
@@ -394,7 +394,7 @@ class TimerDelivery:
                 await self._see_clock()
             now = self._clock.time_ms()
             self._times = (now, self._clock.monotonic())
-            if self._aside and now >= self._aside.again_ms:
+            if self._aside and self._clock.monotonic() >= self._aside.again:
                 await self._read_again()
                 continue
             more = self._wheel.pour(now)
@@ -412,18 +412,17 @@ class TimerDelivery:
         self._arrived = anyio.Event()
         self._taken_ms = now
         times = [self._wheel.next_ms()]
-        if self._aside:
-            times.append(self._aside.again_ms)
         if not self._aside or len(self._recalls) > MOST_REMEMBERED:  # else what they recall may be aside
             self._recalls.forget_before(now, HELD_AT_ONCE)
             times.append(self._recalls.next_ms())
-        until = min((each for each in times if each is not None), default=None)
-        if until is None:
-            self._sleeps_until = 1 << 62
+        self._sleeps_until = until = min([each for each in times if each is not None], default=1 << 62)
+        if until == 1 << 62 and not self._aside:
             await self._arrived.wait()
         else:
-            self._sleeps_until = until
-            with self._clock.move_on_after(min(max(until - now, 0) / 1000, LONGEST_SLEEP)):
+            seconds = min(max(until - now, 0) / 1000, LONGEST_SLEEP)
+            if self._aside:
+                seconds = min(seconds, max(0.0, self._aside.again - self._clock.monotonic()))
+            with self._clock.move_on_after(seconds):
                 await self._arrived.wait()
         self._sleeps_until = 0
 
@@ -436,7 +435,7 @@ class TimerDelivery:
         settled = 0
         try:
             records, unread = await self._read(entries)
-            entries[:] = self._aside.set_aside(entries, unread, now)
+            entries[:] = self._aside.set_aside(entries, unread, self._clock.monotonic())
             while len(ends) < len(entries):
                 if self._hand is not hand:
                     break  # it was passed over meanwhile
@@ -588,9 +587,16 @@ class TimerDelivery:
     async def _read_again(self) -> None:
         """Have those that were set aside, and can be read by now, be due."""
         entries = sorted(self._aside.entries(), key=lambda entry: entry[1])
-        _, unread = await self._read(entries)
-        for wake, offset in self._aside.read_again(unread, self._clock.time_ms()):
+        messages, unread = await self._read(entries)
+        now = self._clock.time_ms()
+        for wake, offset in self._aside.read_again(unread, self._clock.monotonic()):
             self._wheel.add(wake, offset)
+            message = messages.get(offset)
+            if message is not None and wake > now:  # it was due, and the clock was put back
+                properties = message.raw_properties
+                due = due_ms(properties, message.store_timestamp_ms, now, self._precision_ms)
+                if delete_key(properties) is None and is_brought_forward(properties, due):
+                    self._is_loaded = False  # then all is looked at, for what recalls it
         self._mark()
 
     def _read_run(self, begin: int, count: int) -> list[bytes]:

@@ -406,6 +406,33 @@ async def test_a_recalled_message_does_not_come_though_it_is_read_late(monkeypat
         assert (run.delivered(), run.timers.waiting) == ([b"kept"], 0)
 
 
+async def test_what_could_not_be_read_comes_soon_though_the_clock_is_put_back_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its delay has ended, as that of any other that was begun by a clock that was ahead; a time of day is to come."""
+    storage, clock, bad = MemoryStorage(), Clock(), BadSectors(monkeypatch)
+    async with bench(storage, clock=clock) as run:
+        await run.after(b"delayed", 5_000)
+        at = clock.time_ms() + 5_000
+        await run.send(b"of that time", f"TIMER_DELIVER_MS\x01{at}")
+        await run.recall(await run.after(b"recalled", 5_000))
+        await run.recall(await run.after(b"recalled-too", 10_000))
+        places = [parked(run, body) for body in (b"delayed", b"of that time", b"recalled", b"recalled-too")]
+    bad.places += places
+    async with bench(storage, clock=clock) as run:
+        await clock.advance(6)
+        await run.until(lambda: len(run.store.troubles.current) == 1)
+        await run.until(lambda: run.timers.waiting == 5)  # a recall has come, the other one has not
+        clock.wall_is_ahead -= 3600
+        bad.places.clear()
+        await run.later(lambda: run.delivered() == [b"delayed"])
+        await run.later(lambda: run.timers.recalled == 2)
+        assert clock.time_ms() < at
+        await run.jump(3600)
+        await run.later(lambda: run.timers.waiting == 0)
+        assert sorted(run.delivered()) == [b"delayed", b"of that time"]
+
+
 async def test_a_disk_of_which_nothing_can_be_read_loses_no_timer_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than are set aside wait where they are."""
     monkeypatch.setattr("rocketbox.broker.unread_timers.MOST_ASIDE", 2)
