@@ -26,6 +26,7 @@ __all__ = ["FlushDiskType", "StoreOptions"]
 BLANK_BYTES = 8  # size and magic of the blank that ends every commit-log file
 CONSUME_QUEUE_UNIT = 20
 LEAST_RESERVED_MS = 3 * 3_600_000
+BESIDE_A_DELAY_MS = 3_600_000  # for which a delayed message is kept at least behind its time, as with 3h and 2h
 _RESERVED = re.compile(r"(\d+)([smhd]?)")
 _UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -229,6 +230,14 @@ class StoreOptions:
                 f"message-delay-level is {self.message_delay_level!r}",
                 fix="delays separated by blanks, each a number and s, m, h or d: 1s 5s 10s",
             )
+        elif _RESERVED.fullmatch(self.file_reserved_time) is not None:
+            needed = max(self.delay_level_ms) + BESIDE_A_DELAY_MS
+            if LEAST_RESERVED_MS <= self.file_reserved_ms < needed:
+                yield Finding(
+                    f"message-delay-level is {self.message_delay_level!r}, and file-reserved-time is "
+                    f"{self.file_reserved_time}: what is delayed for so long would be removed before its time",
+                    fix=f"shorter delays, or a file-reserved-time of {-(-needed // 3_600_000)}h at least",
+                )
 
     def _retention_findings(self) -> Iterator[Finding]:
         if _RESERVED.fullmatch(self.file_reserved_time) is None:

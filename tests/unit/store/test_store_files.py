@@ -223,11 +223,26 @@ def test_properties_are_found_in_the_text_of_all() -> None:
         ("flush_interval_consume_queue", 0),
         ("message_delay_level", "1s five"),
         ("message_delay_level", ""),
+        ("message_delay_level", "1s 72h"),
+        ("message_delay_level", "3d"),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused_by_its_name(name: str, value: object) -> None:
     with pytest.raises(ConfigurationError, match=name.replace("_", "[-_]")):
         StoreOptions(**{name: value})  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_a_delay_may_be_as_long_as_messages_are_kept_but_for_an_hour() -> None:
+    longest = StoreOptions(message_delay_level="1s 71h")
+    assert longest.delay_level_ms[-1] + 3_600_000 == longest.file_reserved_ms
+    words = r"(?s)removed before its time.*file-reserved-time of 121h at least"
+    with pytest.raises(ConfigurationError, match=words) as failed:
+        StoreOptions(message_delay_level="5d 1s", file_reserved_time="4d")
+    assert len(failed.value.findings) == 1
+    assert StoreOptions(message_delay_level="5d 1s", file_reserved_time="121h").delay_level_ms == (432_000_000, 1_000)
+    with pytest.raises(ConfigurationError, match="at least 3h") as failed:  # of which it is told first
+        StoreOptions(message_delay_level="2h", file_reserved_time="2h")
+    assert len(failed.value.findings) == 1
 
 
 def test_the_defaults_are_apaches() -> None:
