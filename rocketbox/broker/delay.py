@@ -119,8 +119,8 @@ class DelayedDelivery:
         for level in sorted(parked | set(range(1, len(self._level_ms) + 1))):
             least = self._store.min_offset(SCHEDULE_TOPIC, level - 1)
             end = self._store.max_offset(SCHEDULE_TOPIC, level - 1)
-            if level in self._offsets or end:
-                self._offsets[level] = max(least, min(self._offsets.get(level, 0), end))
+            if level in self._offsets or end:  # what is gone from the log before its time is told by its task
+                self._offsets[level] = min(self._offsets.get(level, least), end)
             if level > len(self._level_ms):
                 if end <= self.offset(level):
                     continue  # nothing waits there, and nothing more comes

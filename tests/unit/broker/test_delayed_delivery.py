@@ -32,6 +32,7 @@ from rocketbox.storage.memory_storage import MemoryStorage
 from rocketbox.tasks import Supervisor
 from tests.support.broker.table_tools import saved, table_file, text_of
 from tests.support.clocks import VirtualClock, settle
+from tests.support.store.retention import expire_first_files
 from tests.support.store.store_tools import WAITING, FaultyStorage, os_error
 from tests.support.waiting import PATIENCE
 
@@ -358,6 +359,25 @@ async def test_a_clock_that_is_put_forward_is_noticed() -> None:
         clock.ahead = 2 * 3600
         await clock.advance(LONGEST_SLEEP)
         await run.until(lambda: run.delivered() == [b"x"])
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["with offsets", "without"])
+async def test_what_is_gone_from_the_log_before_a_start_is_told(known: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """But where nobody knows how far its level was: then it may have been delivered."""
+    storage, options = MemoryStorage(), replace(OPTIONS, mapped_file_size_commit_log=10_000)
+    bodies = [b"%02d" % number for number in range(60)]
+    async with bench(storage, '{"offsetTable":{2:0}}', options=options) as run:
+        for body in bodies:
+            await run.send(body, 2)
+        offsets = text_of(run.delayed) if known else None
+    expire_first_files(storage, "/store")
+    async with bench(storage, offsets, options=options) as run:
+        gone = run.store.min_offset(SCHEDULE_TOPIC, 1)
+        assert gone
+        await run.clock.advance(LONGEST_SLEEP + 10)
+        await run.until(lambda: run.delivered() == bodies[gone:])
+    told = f"delay level 2: messages 0 to {gone - 1} are gone from the log, by age or for want of room"
+    assert (told in caplog.text) is known
 
 
 async def test_a_lowered_limit_of_sizes_holds_no_parked_message_back() -> None:
