@@ -159,8 +159,11 @@ async def test_a_bad_sector_holds_up_a_level_for_a_while_and_not_for_ever(
         records = run.store.get(SCHEDULE_TOPIC, 1, 0).records
         places = [decode_message(record)[0].commit_log_offset + 90 for record in records]
     bad, read = places[1:], CommitLog.read
+    mended: list[int] = []
 
     def fails_there(log: CommitLog, offset: int, size: int) -> bytes:
+        if mended and offset <= places[1] < offset + size:  # not while it is looked at those behind the first
+            bad[:] = [place for place in bad if place not in mended]
         if any(offset <= place < offset + size for place in bad):
             raise os_error(errno.EIO)
         return read(log, offset, size)
@@ -180,7 +183,7 @@ async def test_a_bad_sector_holds_up_a_level_for_a_while_and_not_for_ever(
             clock.now += READ_PATIENCE
             await later(lambda: run.store.troubles.current[0].count > 3)
         assert run.delayed.offset(2) == 1, "it is the disk"
-        bad[:] = places[1:3]
+        mended += places[3:]
         await later(lambda: run.delivered() == [bodies[0], *bodies[3:]])
         assert run.store.troubles.current == []
     assert "delay level 2: messages 1 to 2 cannot be read for 600 s, and are not delivered" in caplog.text
