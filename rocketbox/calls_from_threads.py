@@ -359,17 +359,26 @@ class CallsFromThreads:
             if not self._is_open:
                 raise self._closed(call.what)
             self._line.append(call)
-        if not self._wake_pending:
+        if threading.get_ident() == _main_thread:
+            # Nobody relies on it: a handler of signals may interrupt it here, and call as well, or wait for other
+            # threads that call. That is a wake-up too many at most for each call, for it waits for what it calls.
+            self._wake_loop(call)
+        elif not self._wake_pending:
             try:
                 self._wake_pending = True  # a race here costs one wake-up too many, never one too few
-                self._call_soon(self._wake)
-            except RuntimeError as error:  # the loop was closed with this still open
-                self._is_open = False
-                raise self._closed(call.what) from error
-            except BaseException:  # KeyboardInterrupt, and others may rely on this to have woken the loop
+                self._wake_loop(call)
+            except BaseException:  # such as libraries of time limits raise; others may rely on this to have woken it
                 self._wake_pending = False  # they do so themselves, should another one interrupt this
-                self._call_soon(self._wake)
+                if self._is_open:
+                    self._call_soon(self._wake)
                 raise
+
+    def _wake_loop(self, call: Call) -> None:
+        try:
+            self._call_soon(self._wake)
+        except RuntimeError as error:  # the loop was closed with this still open
+            self._is_open = False
+            raise self._closed(call.what) from error
 
     def _give_up(self, call: Call) -> None:
         call.given_up = True

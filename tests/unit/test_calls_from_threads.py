@@ -13,8 +13,9 @@ import threading
 import traceback
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
 
 import anyio
@@ -56,6 +57,28 @@ def in_a_thread(function: Callable[..., Any], *args: Any) -> Future[Any]:
 
     threading.Thread(target=run, daemon=True).start()
     return future
+
+
+@contextmanager
+def in_another_threads_loop() -> Iterator[CallsFromThreads]:
+    """For callers in the main thread, where signals arrive."""
+    ready: Future[tuple[CallsFromThreads, Callable[[], object]]] = Future()
+
+    async def serve() -> None:
+        stop = anyio.Event()
+        async with new_calls() as calls:
+            call_soon = call_soon_from_thread()
+            ready.set_result((calls, lambda: call_soon(stop.set)))
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: anyio.run(serve), daemon=True)
+    thread.start()
+    calls, stop = ready.result(PATIENCE)
+    try:
+        yield calls
+    finally:
+        stop()
+        thread.join(PATIENCE)
 
 
 async def ended(future: Future[Any]) -> Any:
@@ -260,6 +283,32 @@ async def test_a_handler_of_signals_may_call_wherever_it_interrupts_a_call(calls
         await done.wait()
 
 
+def test_a_handler_of_signals_that_interrupts_a_call_may_wait_for_those_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before the call that it interrupts has woken the loop: a signal comes there once in some hundred times."""
+    found: list[int] = []
+    with in_another_threads_loop() as calls:
+        call_soon = calls._call_soon
+
+        def handler(*_: object) -> None:
+            found.append(in_a_thread(calls.call, "twice", twice, 1).result(PATIENCE))
+            found.append(calls.call("twice", twice, 2))
+
+        def interrupted(function: Callable[[], object]) -> object:
+            monkeypatch.setattr(calls, "_call_soon", call_soon)
+            signal.raise_signal(signal.SIGUSR1)
+            return call_soon(function)
+
+        monkeypatch.setattr(calls, "_call_soon", interrupted)
+        before = signal.signal(signal.SIGUSR1, handler)
+        try:
+            assert calls.call("twice", twice, 3) == 6
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+    assert found == [2, 4]
+
+
 async def test_an_error_is_gone_with_who_has_caught_it(calls: CallsFromThreads) -> None:
     class BigError(Exception):
         """What would keep whatever its frames hold."""
@@ -300,7 +349,6 @@ def interrupt() -> None:
 def test_an_interrupt_ends_the_wait_and_the_call(interrupts: Callable[[], None]) -> None:
     """In the main thread, where Ctrl-C arrives."""
     cancelled, waited_on = threading.Event(), list[str]()
-    ready: Future[tuple[CallsFromThreads, Callable[[], object]]] = Future()
 
     async def stay() -> None:
         interrupts()
@@ -310,24 +358,11 @@ def test_an_interrupt_ends_the_wait_and_the_call(interrupts: Callable[[], None])
         finally:
             cancelled.set()
 
-    async def serve() -> None:
-        stop = anyio.Event()
-        async with new_calls() as calls:
-            call_soon = call_soon_from_thread()
-            ready.set_result((calls, lambda: call_soon(stop.set)))
-            await stop.wait()
-
-    thread = threading.Thread(target=lambda: anyio.run(serve), daemon=True)
-    thread.start()
-    calls, stop = ready.result(PATIENCE)
-    try:
+    with in_another_threads_loop() as calls:
         with pytest.raises(KeyboardInterrupt):
             calls.call("stay", stay)
         assert cancelled.wait(PATIENCE)
         assert not waited_on
-    finally:
-        stop()
-        thread.join(PATIENCE)
 
 
 async def test_a_thread_that_is_interrupted_while_it_waits_wakes_those_behind_it(calls: CallsFromThreads) -> None:
