@@ -14,7 +14,7 @@ from pydantic_core import PydanticSerializationError
 
 from rocketbox.message import MessageExt
 from rocketbox.template.codecs import MessagePackCodec, PayloadCodec, ProtobufCodec, Reader, StructCodec
-from rocketbox.template.converters import JsonMessageConverter, MessageConverter, PayloadError
+from rocketbox.template.converters import JsonMessageConverter, MessageConverter, PayloadError, unwritable_as_json
 from rocketbox.template.spring_headers import CONTENT_TYPE
 
 __all__ = [
@@ -87,8 +87,8 @@ class CodecMessageConverter(JsonMessageConverter):
         ):
             try:
                 return write(payload), None
-            except PydanticSerializationError:
-                pass  # what that is about is told below
+            except PydanticSerializationError as error:
+                raise unwritable_as_json(kind, error) from error
         if isinstance(payload, bytes | bytearray | memoryview):
             return bytes(payload), None
         if content_type is None:

@@ -16,7 +16,7 @@ from pydantic_core import PydanticSerializationError
 
 from rocketbox.errors import InvalidMessageError
 from rocketbox.safe_repr import one_line
-from rocketbox.template.non_finite import has_no_place_for_them, where_written_as_null
+from rocketbox.template.non_finite import has_no_place_for_them, where_an_iterator_is, where_written_as_null
 from rocketbox.template.typed_dicts import readable_by_pydantic
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "PayloadError",
     "describe_validation_error",
     "lost_number",
+    "unwritable_as_json",
 ]
 
 Reader = Callable[[bytes], Any]
@@ -81,10 +82,7 @@ class JsonMessageConverter:
         try:
             return (self._writers.get(kind) or self._writer(kind))(payload)
         except (PydanticSchemaGenerationError, PydanticUserError, PydanticSerializationError) as error:
-            raise PayloadError(
-                f"a payload of type {kind.__qualname__} cannot be written as JSON: {_first_line(error)}; "
-                "send a pydantic model, a dataclass, a dict, str or bytes"
-            ) from error
+            raise unwritable_as_json(kind, error) from error
 
     def from_body(self, body: bytes, type_: Any) -> Any:
         try:
@@ -114,10 +112,19 @@ class JsonMessageConverter:
         return reader
 
 
+def unwritable_as_json(kind: type, error: Exception) -> PayloadError:
+    """What is wrong with a payload that JSON has no words for."""
+    return PayloadError(
+        f"a payload of type {kind.__qualname__} cannot be written as JSON: {_first_line(error)}; "
+        "send a pydantic model, a dataclass, a dict, str or bytes"
+    )
+
+
 def _build_writer(adapter: TypeAdapter[Any]) -> Writer:
     """A function from a payload to its JSON, by the adapter of its type.
 
-    It raises PydanticSerializationError, and PayloadError for a number that would be ``null`` in the body.
+    It raises PydanticSerializationError, and PayloadError for a number that would be ``null`` in the body. Whatever it
+    raises, the payload must not be written again: iterators in it have been read, and would be empty.
     """
 
     def write(payload: Any) -> bytes:
@@ -130,7 +137,13 @@ def _build_writer(adapter: TypeAdapter[Any]) -> Writer:
         # Most payloads of most types are so, and some null is in many of them: the check takes longer than the writing.
         try:
             return adapter.dump_json(payload, by_alias=True, warnings="error")
-        except PydanticSerializationError:  # something in it is not of its field's type, and may be anything
+        except PydanticSerializationError as error:  # something in it is not of its field's type, and may be anything
+            where = where_an_iterator_is(adapter.dump_python(payload, by_alias=True, warnings="none"))
+            if where is not None:
+                raise PayloadError(
+                    f"a payload of type {type(payload).__qualname__} has an iterator{f' in {where}' if where else ''}, "
+                    "where its type says something else, and it has been read now, which can be done once; send a list"
+                ) from error
             return write(payload)
 
     return write_without_such_numbers if has_no_place_for_them(adapter.core_schema) else write

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-__all__ = ["has_no_place_for_them", "where_written_as_null"]
+__all__ = ["has_no_place_for_them", "where_an_iterator_is", "where_written_as_null"]
 
 PLAIN = frozenset({str, int, bool, bytes, type(None)})
 LISTS = (list, tuple, set, frozenset, deque)  # that a serializer leaves as they are; classes, since ABCs take longer
@@ -117,8 +117,23 @@ def where_written_as_null(data: Any, body: bytes) -> str | None:
             if text is None and not isfinite(value):
                 return where
         else:
-            left += [(f"{where}.{name}" if where else name, *pair) for name, *pair in _members(value, text)]
+            left += [(_inside(where, name), *pair) for name, *pair in _members(value, text)]
     return None
+
+
+def where_an_iterator_is(data: Any) -> str | None:
+    """Where ``data`` has an iterator, which the serializer that has written it has read to its end; None: nowhere."""
+    left = [("", data)]
+    while left:
+        where, value = left.pop()
+        if isinstance(value, Iterator):
+            return where
+        left += [(_inside(where, name), member) for name, member, _ in _members(value, None)]
+    return None
+
+
+def _inside(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name
 
 
 def _has_any(data: Any) -> bool:

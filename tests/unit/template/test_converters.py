@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Annotated, Any, Literal, TypedDict
@@ -190,6 +191,43 @@ def test_a_number_that_json_has_not_is_refused_behind_payloads_of_the_same_type_
         assert b"null" not in converter.encode(before, None)[0].replace(b'"extra":null', b"")
         with pytest.raises(PayloadError, match=r"NaN or an infinity.*JSON has no such number"):
             converter.encode(payload, None)
+
+
+def rows_of_a_database() -> Iterator[int]:
+    yield 1
+    raise ConnectionError("the database is gone")
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        (lambda: (row for row in [1, object(), 3]), "Unable to serialize unknown type"),
+        (lambda: map(str, ["a", "\ud800", "c"]), "surrogates not allowed"),
+        (rows_of_a_database, "the database is gone"),
+    ],
+    ids=["of no JSON", "of no UTF-8", "that fails"],
+)
+def test_a_payload_with_an_iterator_that_cannot_be_written_is_not_sent_with_the_rest_of_it(
+    rows: Callable[[], Iterator[Any]], why: str
+) -> None:
+    converter = CodecMessageConverter()
+    for _ in range(2):  # a type that is known goes another way
+        with pytest.raises(PayloadError, match=f"a payload of type dict cannot be written as JSON: .*{why}"):
+            converter.encode({"rows": rows()}, None)
+        assert converter.encode({"rows": iter([1, 2])}, None)[0] == b'{"rows":[1,2]}'
+
+
+def test_an_iterator_where_its_type_says_a_list_is_written_whole_or_refused() -> None:
+    @dataclasses.dataclass
+    class Report:
+        names: list[str]
+        left_out: str | None = None
+
+    converter = CodecMessageConverter()
+    for _ in range(2):
+        with pytest.raises(PayloadError, match=r"a payload of type .*Report has an iterator in names.*send a list"):
+            converter.encode(Report(map(str, [1, 2])), None)  # type: ignore[arg-type]
+    assert converter.encode(Report(["1", "2"]), None)[0] == b'{"names":["1","2"],"left_out":null}'
 
 
 def test_what_the_payloads_config_says_of_numbers_that_json_has_not_is_done() -> None:
