@@ -13,6 +13,7 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from enum import Enum
 from importlib import import_module
 from typing import Any, get_args
 
@@ -268,7 +269,7 @@ class AvroCodec(PayloadCodec):
     def write(self, payload: Any) -> bytes:
         bodies, data = self._bodies_of(type(payload)), self._data.dump(payload, self.content_type)
         try:
-            return bodies.write(data)
+            return bodies.write(_with_values_of_enums(data))
         except Exception as error:  # fastavro raises what the first wrong field does: KeyError, ValueError, TypeError
             raise unwritable(payload, self.content_type, error) from error
 
@@ -290,6 +291,17 @@ class AvroCodec(PayloadCodec):
         if not self.is_of(type_):
             raise PayloadError(f"there is no Avro schema of {_name(type_)}: AvroCodec({{{_name(type_)}: schema}})")
         return self._bodies[type_]
+
+
+def _with_values_of_enums(data: Any) -> Any:
+    """Plain data of pydantic's, with the value of each Enum member in its place: no schema has members of Python's."""
+    if isinstance(data, Enum):
+        return data.value
+    if isinstance(data, dict):
+        return {_with_values_of_enums(key): _with_values_of_enums(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return list(map(_with_values_of_enums, data))
+    return tuple(map(_with_values_of_enums, data)) if isinstance(data, tuple) else data
 
 
 def _is_hashable(type_: Any) -> bool:

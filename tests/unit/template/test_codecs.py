@@ -311,6 +311,42 @@ def test_types_with_a_schema_are_written_in_avro() -> None:
         write_payload(converter, {"a": 1}, AVRO)
 
 
+class Cabin(Enum):
+    FIRST = "first"
+    LAST = "last"
+
+
+@dataclass
+class Meal:
+    cabin: Cabin
+    of_others: list[Cabin]
+    by_cabin: dict[Cabin, Cabin | None]
+
+
+def test_an_enum_is_written_in_avro_by_its_value_wherever_it_stands() -> None:
+    pytest.importorskip("fastavro")
+
+    cabin: dict[str, Any] = {"type": "enum", "name": "Cabin", "symbols": ["first", "last"]}
+    fields = [
+        {"name": "cabin", "type": cabin},
+        {"name": "of_others", "type": {"type": "array", "items": "string"}},
+        {"name": "by_cabin", "type": {"type": "map", "values": ["null", "Cabin"]}},
+    ]
+    converter = CodecMessageConverter([AvroCodec({Meal: {"type": "record", "name": "Meal", "fields": fields}})])
+    meal = Meal(Cabin.LAST, [Cabin.FIRST, Cabin.LAST], {Cabin.FIRST: None, Cabin.LAST: Cabin.FIRST})
+    body, said = write_payload(converter, meal, None)
+    assert body.startswith(b"\x02\x04\x0afirst\x08last\x00")
+    assert read_payload(converter, body, Meal, said) == meal
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.warns(UserWarning, match="Expected `enum`"), pytest.raises(PayloadError):
+        write_payload(converter, Meal(Cabin.LAST, endless, {}), None)
+    cabin["symbols"] = ["first"]
+    fewer = CodecMessageConverter([AvroCodec({Meal: {"type": "record", "name": "Meal", "fields": fields}})])
+    with pytest.raises(PayloadError, match=r"Meal\.cabin is a str that is no enum of the schema"):
+        write_payload(fewer, meal, None)
+
+
 # --- a codec of one's own --------------------------------------------------------------------------------------------
 
 
