@@ -40,6 +40,12 @@ Python looks for signals, and then has the system wait for a lock. One that come
 would be lost, on a busy machine once in some thousand times.
 """
 
+LOOK_FOR_LOOP = 1.0
+"""Seconds after which any other thread looks whether the loop is there that is to wake it.
+
+One that was closed with the client open, because nobody has left its ``async with``, wakes nobody any more.
+"""
+
 NOBODY = 0
 """In place of a thread's ident: none waits."""
 _main_thread = threading.main_thread().ident
@@ -309,11 +315,13 @@ class CallsFromThreads:
         _waiting.add(call.thread)
         try:
             self._put(call)
-            if call.thread == _main_thread:
-                while not call.done.acquire(timeout=LOOK_FOR_SIGNALS):
-                    pass
-            else:
-                call.done.acquire()
+            seconds = LOOK_FOR_SIGNALS if call.thread == _main_thread else LOOK_FOR_LOOP
+            while not call.done.acquire(timeout=seconds):
+                if self._home.is_over():
+                    raise ClientStateError(
+                        f"the event loop of {self._name()} has ended while {call.what}() was under way: it may have "
+                        "been carried out; leave the client's 'async with' before the loop ends"
+                    )
         except BaseException:  # KeyboardInterrupt above all, in the main thread
             self._give_up(call)
             raise

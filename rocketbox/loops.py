@@ -107,6 +107,10 @@ class HomeLoop:
         self.thread = threading.get_ident()
         return True
 
+    def is_over(self) -> bool:
+        """Whether it will never run again; of trio's it is not known."""
+        return isinstance(self._loop, asyncio.AbstractEventLoop) and self._loop.is_closed()
+
     def is_other(self) -> bool:
         """Whether another loop runs here than the one that it is: asked exactly, also where that one is closed."""
         return self._loop is not None and _loop_here() is not self._loop

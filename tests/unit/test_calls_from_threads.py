@@ -163,6 +163,33 @@ def test_in_the_thread_whose_loop_stands_still_it_is_refused() -> None:
             calls.call("twice", twice, 21)
 
 
+def test_a_thread_whose_call_outlives_the_loop_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client was entered and never left; ``asyncio.run`` ends its tasks, and nobody the calls without one."""
+    monkeypatch.setattr("rocketbox.calls_from_threads.LOOK_FOR_LOOP", 0.01)
+
+    class Unanswered(Call):
+        def begin(self) -> None:
+            begun.set()
+
+        def cancel(self) -> None:
+            raise AssertionError("its loop is closed")
+
+    async def started() -> tuple[CallsFromThreads, Future[Any]]:
+        calls = await new_calls().__aenter__()
+        future = in_a_thread(lambda: calls.wait_for(Unanswered("send")))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        return calls, future
+
+    begun = threading.Event()
+    calls, future = asyncio.run(started())
+    with pytest.raises(ClientStateError, match=r"the event loop of the client has ended while send\(\) was under way"):
+        future.result(PATIENCE)
+    with pytest.raises(NotStartedError):
+        in_a_thread(calls.call, "twice", twice, 21).result(PATIENCE)
+    assert not threads_waiting_for_loops()
+
+
 async def test_before_the_start_and_after_the_end_nothing_is_called() -> None:
     calls = new_calls()
     with pytest.raises(NotStartedError, match="the client is not started"):
