@@ -10,10 +10,12 @@ from __future__ import annotations
 import sys
 from typing import TypeVar
 
-__all__ = ["BodyMemory", "BodyTooLargeError"]
+__all__ = ["BodyMemory", "BodyTooLargeError", "may_be_too_large"]
 
 MOST_MEMORY = 256 * 1024 * 1024
 """Bytes of the lists and dicts of one body: a million records of some fields each."""
+MOST_MEMORY_OF_A_BYTE = 256
+"""Any list or dict takes less for each byte of it in a body."""
 ContainerT = TypeVar("ContainerT")
 
 
@@ -22,6 +24,11 @@ class BodyTooLargeError(ValueError):
 
     def __init__(self) -> None:
         super().__init__(f"its records, arrays and maps would take more than {MOST_MEMORY >> 20} MiB of memory")
+
+
+def may_be_too_large(body: bytes) -> bool:
+    """Whether its containers could take too much, so that they have to be counted where that takes time of its own."""
+    return len(body) * MOST_MEMORY_OF_A_BYTE > MOST_MEMORY
 
 
 class BodyMemory:

@@ -22,7 +22,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from rocketbox.avro_bodies import AvroBodies
-from rocketbox.body_memory import BodyMemory, BodyTooLargeError
+from rocketbox.body_memory import BodyMemory, BodyTooLargeError, may_be_too_large
 from rocketbox.template.converters import PayloadError, describe_validation_error, lost_number
 from rocketbox.template.non_finite import where_written_as_null
 from rocketbox.template.typed_dicts import readable_by_pydantic
@@ -147,7 +147,14 @@ class MessagePackCodec(PayloadCodec):
 
     def reader(self, type_: Any) -> Reader:
         if _is_struct(type_):
-            return _struct_reader(import_module("msgspec").msgpack, type_, self.content_type)
+            read_struct = _struct_reader(import_module("msgspec").msgpack, type_, self.content_type)
+
+            def read_counted(body: bytes) -> Any:
+                if may_be_too_large(body):
+                    self._count(body)
+                return read_struct(body)
+
+            return read_counted
         validate = self._data.validator(type_, self.content_type)
 
         def read(body: bytes) -> Any:
@@ -162,6 +169,28 @@ class MessagePackCodec(PayloadCodec):
             return validate(data)
 
         return read
+
+    def _count(self, body: bytes) -> None:
+        """Raise PayloadError for a body that would take too much memory: msgspec calls nothing that could count it.
+
+        Where msgpack is not installed nothing is counted.
+        """
+        try:
+            msgpack = import_module("msgpack")
+        except ImportError:
+            return
+        counted = BodyMemory().counted
+
+        def counted_map(pairs: list[tuple[Any, Any]]) -> Any:
+            try:
+                return counted(dict(pairs))
+            except TypeError:  # keys that no dict takes, but a struct's field may
+                return counted(pairs)
+
+        try:
+            msgpack.unpackb(body, raw=True, strict_map_key=False, list_hook=counted, object_pairs_hook=counted_map)
+        except Exception as error:  # as above
+            raise _unreadable(body, self.content_type, error) from None
 
 
 class StructCodec(PayloadCodec):

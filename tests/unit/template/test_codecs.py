@@ -206,6 +206,26 @@ def test_a_body_of_many_small_parts_is_a_payload_error_before_it_fills_the_memor
         read(b"\xdd" + (50_000).to_bytes(4) + part * 50_000)
 
 
+@pytest.mark.parametrize(
+    "part", [b"\x80", b"\x90", b"\x81\x91\x01\x01"], ids=["maps", "arrays", "maps with keys that are arrays"]
+)
+def test_a_body_of_many_small_parts_for_a_struct_is_a_payload_error_before_it_fills_the_memory(
+    part: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    msgspec = pytest.importorskip("msgspec")
+    pytest.importorskip("msgpack")
+    monkeypatch.setattr(body_memory, "MOST_MEMORY", 1 << 20)
+    struct = msgspec.defstruct("Parts", [("parts", list[Any] if part[0] == 0x90 else list[dict[tuple[int, ...], int]])])
+    read = MessagePackCodec().reader(struct)
+
+    def body(count: int) -> bytes:
+        return b"\x81\xa5parts\xdd" + count.to_bytes(4) + part * count
+
+    assert len(read(body(2_500)).parts) == 2_500
+    with pytest.raises(PayloadError, match="its records, arrays and maps would take more than 1 MiB of memory"):
+        read(body(50_000))
+
+
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, converter: CodecMessageConverter) -> None:
     monkeypatch.setitem(sys.modules, "msgpack", None)
     with pytest.raises(PayloadError, match=r"pip install 'rocketbox\[msgpack\]'"):
