@@ -241,9 +241,6 @@ class CallsFromThreads:
     def __init__(self, name: Callable[[], str], clock: Clock) -> None:
         self._name = name
         self._clock = clock
-        # Of the line and of whether it is open: none comes into a line that is closed. A handler of signals may call
-        # while the thread that it interrupts is inside.
-        self._lock = threading.RLock()
         self._is_open = False
         self._line: deque[Call] = deque()
         self.under_way = UnderWay(name)
@@ -272,12 +269,9 @@ class CallsFromThreads:
 
     async def close(self) -> None:
         """Take no more calls, refuse those that have not begun, and wait a while for those that have."""
-        with self._lock:
-            self._is_open = False
-        while self._line:
-            call = self._line.popleft()
-            call.error = self._closed(call.what)
-            call.tell()
+        self._is_open = False  # before the line is looked at: what comes meanwhile is taken out by its thread, or here
+        while (call := self._next()) is not None:
+            self._refuse(call)
         with anyio.CancelScope(shield=True):
             try:
                 with self._clock.move_on_after(PATIENCE_AT_THE_END):
@@ -289,13 +283,24 @@ class CallsFromThreads:
 
     def _begin(self) -> None:
         self._wake_pending = False  # before the line is looked at: who comes meanwhile wakes once more
-        line, under_way = self._line, self.under_way
-        while line:
-            call = line.popleft()
-            if not call.given_up:
+        under_way = self.under_way
+        while (call := self._next()) is not None:
+            if not self._is_open:
+                self._refuse(call)
+            elif not call.given_up:
                 call.under_way = under_way
                 under_way.calls.add(call)
                 call.begin()
+
+    def _next(self) -> Call | None:
+        try:
+            return self._line.popleft()
+        except IndexError:
+            return None
+
+    def _refuse(self, call: Call) -> None:
+        call.error = self._closed(call.what)
+        call.tell()
 
     # --- in threads --------------------------------------------------------------------------------------------------
 
@@ -350,7 +355,7 @@ class CallsFromThreads:
                 f"{what}() would block the event loop that runs in this thread; write await "
                 f"{what.replace('.blocking', '')}() there, or call it in a thread: anyio.to_thread.run_sync"
             )
-        if self._process != _process and self._process:  # before the lock, which a fork may have left locked
+        if self._process != _process and self._process:
             raise ForkedError(self._name(), self._process)
         if not self._is_open:
             raise self._closed(what)
@@ -363,10 +368,14 @@ class CallsFromThreads:
         self._put(call)
 
     def _put(self, call: Call) -> None:
-        with self._lock:
-            if not self._is_open:
-                raise self._closed(call.what)
-            self._line.append(call)
+        # Without a lock: a handler of signals may interrupt the main thread here, and wait for other threads that call.
+        self._line.append(call)
+        if not self._is_open:
+            try:
+                self._line.remove(call)
+            except ValueError:  # the loop has taken it, or the close
+                return
+            raise self._closed(call.what)
         if threading.get_ident() == _main_thread:
             # Nobody relies on it: a handler of signals may interrupt it here, and call as well, or wait for other
             # threads that call. That is a wake-up too many at most for each call, for it waits for what it calls.

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import anyio
+import anyio.from_thread
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
@@ -310,10 +311,11 @@ async def test_a_handler_of_signals_may_call_wherever_it_interrupts_a_call(calls
         await done.wait()
 
 
+@pytest.mark.parametrize("comes", ["with the call in the line", "before the loop is woken"])
 def test_a_handler_of_signals_that_interrupts_a_call_may_wait_for_those_of_others(
-    monkeypatch: pytest.MonkeyPatch,
+    comes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the call that it interrupts has woken the loop: a signal comes there once in some hundred times."""
+    """Signals come there, to a thread that sends all the time, once in some hundred or thousand times."""
     found: list[int] = []
     with in_another_threads_loop() as calls:
         call_soon = calls._call_soon
@@ -327,13 +329,42 @@ def test_a_handler_of_signals_that_interrupts_a_call_may_wait_for_those_of_other
             signal.raise_signal(signal.SIGUSR1)
             return call_soon(function)
 
-        monkeypatch.setattr(calls, "_call_soon", interrupted)
+        class Interrupted(deque[Call]):
+            def append(self, call: Call) -> None:
+                calls._line = deque([call])
+                signal.raise_signal(signal.SIGUSR1)
+
+        if comes == "before the loop is woken":
+            monkeypatch.setattr(calls, "_call_soon", interrupted)
+        else:
+            calls._line = Interrupted()
         before = signal.signal(signal.SIGUSR1, handler)
         try:
             assert calls.call("twice", twice, 3) == 6
         finally:
             signal.signal(signal.SIGUSR1, before)
     assert found == [2, 4]
+
+
+@pytest.mark.parametrize("taken_by_the_loop", [False, True])
+async def test_what_comes_into_the_line_behind_its_close_is_refused(
+    taken_by_the_loop: bool, calls: CallsFromThreads
+) -> None:
+    """Its thread has seen it open, and stood still while it was closed."""
+
+    class Late(deque[Call]):
+        def append(self, call: Call) -> None:
+            calls._line = deque()
+            anyio.from_thread.run(calls.close)
+            calls._line.append(call)
+            if taken_by_the_loop:
+                anyio.from_thread.run_sync(calls._begin)
+
+    calls._line = Late()
+    with anyio.fail_after(PATIENCE), pytest.raises(NotStartedError, match=r"twice\(\) was not carried out"):
+        await anyio.to_thread.run_sync(calls.call, "twice", twice, 1)
+    assert not calls._line
+    assert not calls.under_way.calls
 
 
 async def test_an_error_is_gone_with_who_has_caught_it(calls: CallsFromThreads) -> None:
