@@ -40,10 +40,12 @@ Python looks for signals, and then has the system wait for a lock. One that come
 would be lost, on a busy machine once in some thousand times.
 """
 
-LOOK_FOR_LOOP = 1.0
-"""Seconds after which any other thread looks whether the loop is there that is to wake it.
+LOOK_AROUND = 1.0
+"""Seconds after which any other thread looks for what is to wake it, and may be there no more.
 
-One that was closed with the client open, because nobody has left its ``async with``, wakes nobody any more.
+A loop that was closed with the client open, because nobody has left its ``async with``, wakes nobody. Nor does a thread
+that was about to wake the loop, or the next thread, while it is held up by a finalizer: the collector of garbage calls
+those in the midst of anything, and one that logs, where the log is sent, calls here itself, or waits for who does.
 """
 
 NOBODY = 0
@@ -320,13 +322,9 @@ class CallsFromThreads:
         _waiting.add(call.thread)
         try:
             self._put(call)
-            seconds = LOOK_FOR_SIGNALS if call.thread == _main_thread else LOOK_FOR_LOOP
+            seconds = LOOK_FOR_SIGNALS if call.thread == _main_thread else LOOK_AROUND
             while not call.done.acquire(timeout=seconds):
-                if self._home.is_over():
-                    raise ClientStateError(
-                        f"the event loop of {self._name()} has ended while {call.what}() was under way: it may have "
-                        "been carried out; leave the client's 'async with' before the loop ends"
-                    )
+                self._look_around(call)
         except BaseException:  # KeyboardInterrupt above all, in the main thread
             self._give_up(call)
             raise
@@ -339,6 +337,17 @@ class CallsFromThreads:
             finally:
                 del error, call  # which would hold this frame, by its traceback
         return call.result
+
+    def _look_around(self, call: Call) -> None:
+        """Do what others may have been kept from. Raises ClientStateError where nobody will do it any more."""
+        if self._home.is_over():
+            raise ClientStateError(
+                f"the event loop of {self._name()} has ended while {call.what}() was under way: it may have been "
+                "carried out; leave the client's 'async with' before the loop ends"
+            )
+        self.under_way.wakes.go_on(call)
+        if self._line:
+            self._wake_loop(call)
 
     def check(self, what: str) -> None:
         """Raise what a call would, where it cannot be made at all."""

@@ -166,7 +166,7 @@ def test_in_the_thread_whose_loop_stands_still_it_is_refused() -> None:
 
 def test_a_thread_whose_call_outlives_the_loop_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client was entered and never left; ``asyncio.run`` ends its tasks, and nobody the calls without one."""
-    monkeypatch.setattr("rocketbox.calls_from_threads.LOOK_FOR_LOOP", 0.01)
+    monkeypatch.setattr("rocketbox.calls_from_threads.LOOK_AROUND", 0.01)
 
     class Unanswered(Call):
         def begin(self) -> None:
@@ -344,6 +344,32 @@ def test_a_handler_of_signals_that_interrupts_a_call_may_wait_for_those_of_other
         finally:
             signal.signal(signal.SIGUSR1, before)
     assert found == [2, 4]
+
+
+@pytest.mark.parametrize("waits_for_others", [False, True])
+async def test_a_finalizer_that_calls_in_the_midst_of_a_call_leaves_nobody_waiting(
+    waits_for_others: bool, calls: CallsFromThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does that logs, where a handler of logging sends: it is called while its thread was to wake the loop."""
+    monkeypatch.setattr("rocketbox.calls_from_threads.LOOK_AROUND", 0.01)
+    call_soon, found = calls._call_soon, list[int]()
+
+    def finalize() -> None:
+        if waits_for_others:
+            found.append(in_a_thread(calls.call, "twice", twice, 1).result(PATIENCE))
+        else:
+            found.append(calls.call("twice", twice, 1))
+
+    def interrupted(function: Callable[[], object]) -> object:
+        monkeypatch.setattr(calls, "_call_soon", call_soon)
+        finalize()
+        return call_soon(function)
+
+    monkeypatch.setattr(calls, "_call_soon", interrupted)
+    assert await ended(in_a_thread(calls.call, "twice", twice, 2)) == 4
+    assert found == [2]
+    assert await ended(in_a_thread(calls.call, "twice", twice, 3)) == 6
+    assert not threads_waiting_for_loops()
 
 
 @pytest.mark.parametrize("taken_by_the_loop", [False, True])
