@@ -7,8 +7,9 @@ it has read. A test sends every code as every kind of user.
 Stricter than Apache's servers, which leave ways to topics and groups of others open: a pull, commit or send for a retry
 topic needs the right to *that* group (theirs: to any group that the request names); a message that is viewed or sent
 back needs the right to its own topic (theirs: to what the request says it is, or none); topics in which the broker puts
-messages of all others aside need a right that names them (theirs: one to every topic does); groups and lists of all
-topics need a right at all.
+messages of all others aside need a right that names them (theirs: one to every topic does); a reply needs the right to
+send replies, whatever topic its copy is for (theirs: none), since who asked gets it all the same; groups and lists of
+all topics need a right at all.
 
 Source: Apache RocketMQ 5.x ``DefaultAuthorizationContextBuilder``, ``RocketMQAction`` and ``RocketMQResource`` of the
 request headers; 4.9.7 ``PlainAccessValidator``.
@@ -20,6 +21,8 @@ from collections.abc import Callable, Mapping
 
 from rocketbox.access.resources import Action, Kind, Need, group_need, topic_need
 from rocketbox.protocol.codes import RequestCode
+from rocketbox.protocol.namespaces import SEPARATOR
+from rocketbox.protocol.request_reply import reply_topic
 
 __all__ = ["IN_HANDLER", "Fields", "Rule", "needs_by_code"]
 
@@ -61,6 +64,18 @@ def _send(field: str) -> Rule:
     return _topic(PUB, field=field, of_group=(SUB,))
 
 
+def _reply(field: str, cluster: str) -> Rule:
+    """To send replies of this cluster, or of a namespace in it, and to send to the topic in which the copy is put."""
+    of_all, send = reply_topic(cluster), _send(field)
+    to_reply = (topic_need(of_all, PUB),)
+
+    def rule(fields: Fields) -> tuple[Need, ...]:
+        namespace, _, name = fields.get(field, "").partition(SEPARATOR)
+        return send(fields) if name == of_all and namespace else (*to_reply, *send(fields))
+
+    return rule
+
+
 def _leaving(fields: Fields) -> tuple[Need, ...]:
     group = fields.get("consumerGroup", "")
     return (group_need(group, SUB),) if group.strip() else ()
@@ -86,8 +101,8 @@ def needs_by_code(cluster: str) -> Mapping[int, Rule]:
         RequestCode.SEND_MESSAGE: _send("topic"),
         RequestCode.SEND_MESSAGE_V2: _send("b"),
         RequestCode.SEND_BATCH_MESSAGE: _send("b"),
-        RequestCode.SEND_REPLY_MESSAGE: _send("topic"),
-        RequestCode.SEND_REPLY_MESSAGE_V2: _send("b"),
+        RequestCode.SEND_REPLY_MESSAGE: _reply("topic", cluster),
+        RequestCode.SEND_REPLY_MESSAGE_V2: _reply("b", cluster),
         RequestCode.RECALL_MESSAGE: _topic(PUB),
         RequestCode.CONSUMER_SEND_MSG_BACK: _group(SUB, field="group"),  # and IN_HANDLER: the message's own topic
         RequestCode.END_TRANSACTION: IN_HANDLER,  # its header need not say the topic

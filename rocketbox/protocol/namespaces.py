@@ -35,6 +35,7 @@ from rocketbox.protocol.tags import is_valid_name
 
 __all__ = [
     "NO_NAMESPACE",
+    "SEPARATOR",
     "Namespace",
     "header_fields",
     "namespace_of_address",
@@ -43,6 +44,7 @@ __all__ = [
 ]
 
 SEPARATOR: Final = "%"
+"""Between a namespace and a name; no namespace has one."""
 _OF_CLIENTS = frozenset({CLIENT_INNER_PRODUCER, TOOLS_GROUP})  # groups that brokers know by these very names
 _INSTANCE_ADDRESS = re.compile(r"(?:\w+://)?(MQ_INST_\w+_\w+)\..*", re.DOTALL)
 

@@ -87,7 +87,7 @@ PRODUCER_MAY_LOOK = frozenset({C.SEARCH_OFFSET_BY_TIMESTAMP, C.GET_MAX_OFFSET, C
 PLAIN_ACL = f"""
 accounts:
 - {{accessKey: {ADMIN.access_key}, secretKey: {ADMIN.secret_key}, admin: true}}
-- {{accessKey: producer, secretKey: secret-of-producer, topicPerms: [orders=PUB]}}
+- {{accessKey: producer, secretKey: secret-of-producer, topicPerms: [orders=PUB, DefaultCluster_REPLY_TOPIC=PUB]}}
 - {{accessKey: consumer, secretKey: secret-of-consumer, topicPerms: [orders=SUB], groupPerms: [board=SUB]}}
 - {{accessKey: stranger, secretKey: secret-of-stranger}}
 """
@@ -182,7 +182,8 @@ async def everybody(kind: str, folder: Path) -> AsyncIterator[dict[str, BrokerWi
         admin = await users.wire(ADMIN)
         wires = {"admin": admin}
         if settings is None:
-            wires["producer"] = await users.new_user(admin, "producer", ("Topic:orders", "Pub", "Allow"))
+            may_reply = ("Topic:DefaultCluster_REPLY_TOPIC", "Pub", "Allow")
+            wires["producer"] = await users.new_user(admin, "producer", ("Topic:orders", "Pub", "Allow"), may_reply)
             wires["consumer"] = await users.new_user(
                 admin, "consumer", ("Topic:orders", "Sub,Get", "Allow"), ("Group:board", "Sub", "Allow")
             )

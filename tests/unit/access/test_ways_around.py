@@ -218,7 +218,8 @@ async def test_a_header_with_both_kinds_of_names_leads_to_no_topic_of_others(
     users: UserWires, admin: BrokerWire, code: C, allowed: str, forbidden: str
 ) -> None:
     """The code says which names count, for the right and for what is done."""
-    user = await users.new_user(admin, "user", ("Topic:orders", "Pub", "Allow"))
+    to_reply = ("Topic:DefaultCluster_REPLY_TOPIC", "Pub", "Allow")
+    user = await users.new_user(admin, "user", ("Topic:orders", "Pub", "Allow"), to_reply)
     for topic in ("orders", "secret"):
         assert (await admin.send(topic)).code == 0
     long_names = {
@@ -308,6 +309,46 @@ async def test_a_reply_goes_to_no_other_user_who_goes_by_the_id_of_who_asked(
         assert (len(again.heard), len(spy.heard)) == (1, 0)
 
 
+OWN_TOPICS = ("mine", "mine_REPLY_TOPIC", "team%mine", "%DLQ%DefaultCluster_REPLY_TOPIC", "%DefaultCluster_REPLY_TOPIC")
+
+
+@pytest.mark.parametrize("topic", OWN_TOPICS)
+async def test_nobody_answers_who_may_read_a_request_and_send_anything_but_replies(
+    users: UserWires, admin: BrokerWire, topic: str
+) -> None:
+    """The reply is handed on whatever topic its copy is for, so the right to that is not enough."""
+    await users.new_user(admin, "asker", ("Topic:quotes", "Pub", "Allow"))
+    entries = (("Topic:quotes", "Sub", "Allow"), (f"Topic:{topic}", "Pub", "Allow"), ("Group:*", "Sub", "Allow"))
+    reader = await users.new_user(admin, "reader", *entries)
+    assert (await admin.send("quotes")).code == 0
+    asker = Member(users, "asker")
+    async with asker.client:
+        await asker.say()
+        await asker.ask()
+        assert b"CORRELATION_ID" in (await reader.pull("quotes", 1, group="mine")).body
+        for code, names in ((C.SEND_REPLY_MESSAGE_V2, REPLY_FIELDS), (C.SEND_REPLY_MESSAGE, LONG_REPLY_FIELDS)):
+            field = "b" if code is C.SEND_REPLY_MESSAGE_V2 else "topic"
+            answer = await reader.broker(code, {**names, field: topic}, b"forged")
+            assert (answer.code, "Topic:DefaultCluster_REPLY_TOPIC" in str(answer.remark)) == (16, True)
+        assert asker.heard == []
+
+
+@pytest.mark.parametrize("topic", ["DefaultCluster_REPLY_TOPIC", "team%DefaultCluster_REPLY_TOPIC"])
+async def test_who_may_send_replies_of_the_cluster_or_of_a_namespace_answers(
+    users: UserWires, admin: BrokerWire, topic: str
+) -> None:
+    await users.new_user(admin, "asker", ("Topic:quotes", "Pub", "Allow"))
+    replier = await users.new_user(admin, "replier", (f"Topic:{topic}", "Pub", "Allow"))
+    assert (await admin.send("quotes")).code == 0
+    asker = Member(users, "asker")
+    async with asker.client:
+        await asker.say()
+        await asker.ask()
+        assert (await replier.broker(C.SEND_REPLY_MESSAGE_V2, {**REPLY_FIELDS, "b": topic}, b"99")).code == 0
+        assert (await replier.broker(C.SEND_REPLY_MESSAGE_V2, {**REPLY_FIELDS, "b": "mine"}, b"99")).code == 16
+        assert asker.heard == [(C.PUSH_REPLY_MESSAGE_TO_CLIENT, b"99")]
+
+
 @pytest.mark.parametrize("end", ["stopped", "killed"])
 async def test_a_reply_to_a_request_from_before_the_brokers_start_goes_to_who_has_sent_it_or_nobody(end: str) -> None:
     """Though another user was the first to say the asker's id since, and has sent the request anew."""
@@ -368,6 +409,10 @@ REQUEST = "CORRELATION_ID\x01c\x02REPLY_TO_CLIENT\x01asker\x02TTL\x013000\x02UNI
 ASKING = {"a": "askers", "b": "quotes", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": REQUEST}
 REPLY = "CORRELATION_ID\x01c\x02REPLY_TO_CLIENT\x01asker\x02MSG_TYPE\x01reply\x02"
 REPLY_FIELDS = {"a": "g", "b": "DefaultCluster_REPLY_TOPIC", "c": "TBW102", "d": 4, "e": 0, "g": 1, "i": REPLY}
+LONG_REPLY_FIELDS = {
+    "producerGroup": "g", "defaultTopic": "TBW102", "defaultTopicQueueNums": 4, "queueId": 0, "sysFlag": 0, "flag": 0,
+    "bornTimestamp": 1, "properties": REPLY,
+}  # fmt: skip
 
 
 async def test_who_signs_where_nobody_has_to_gets_his_replies(tmp_path: Path) -> None:
