@@ -10,6 +10,7 @@ requests (``remoting.acl``) has the keys of the moment, and :class:`KeyKeeper` p
     quarters of the time that is left    |
     keys without an end: every minute    |
     a server does not take the keys: now | not before that
+    who needs them could not be told     | the new keys are in use, and he is told with the next that are asked for
 
 Source: own design; the key file is that of Apache RocketMQ 4.x ``SessionCredentials`` (``~/key``), the YAML that of its
 ``tools.yml``.
@@ -203,7 +204,10 @@ class KeyKeeper:
         self.problem: str | None = None
         """Why there are no new keys; None: there are, or none were due. It shows no key."""
         self.on_renewed: list[Callable[[Credentials], None]] = []
-        """Told of new keys before anything is signed with them."""
+        """Told of new keys before anything is signed with them. Who fails is told again, and keeps nobody from signing
+        with them.
+        """
+        self._untold: list[Callable[[Credentials], None]] = []  # of the keys that were given last
         self._provider = provider
         self._signer = signer
         self._clock = clock
@@ -313,20 +317,37 @@ class KeyKeeper:
     def _take(self, found: Credentials) -> None:
         before = self._signer.credentials
         if found != before:
-            for tell in self.on_renewed:
-                tell(found)
+            self._untold = list(self.on_renewed)
+        failure = self._tell(found)
+        if found != before:
             self._signer.renew(found)
         if before is not None and found.secrets != before.secrets:
             self._renewed_at = self._clock.monotonic()
             until = f" until {found.expires_at:%Y-%m-%d %H:%M:%S %Z}" if found.expires_at is not None else ""
             _log.info("%s has new keys: requests are signed as %s%s", self.name, found.who, until)
-        elif self.problem is not None:
+        elif self.problem is not None and failure is None:
             _log.info("%s gives keys again", self.name)
+        if failure is not None:
+            raise CredentialsError(f"{self.name} has given keys, and not everybody who needs them has them: {failure}")
         self.problem, self._failures = None, 0
         interval = self._provider.interval if isinstance(self._provider, CredentialsFile) else PROVIDER_INTERVAL
         if (left := self._time_left()) is not None:
             interval = max(SHORTEST_WAIT, left * OF_THE_TIME_LEFT)
         self._due = self._clock.monotonic() + interval
+
+    def _tell(self, found: Credentials) -> str | None:
+        """Tell those who do not know these keys yet; with what the last one failed who did."""
+        failure = None
+        untold, self._untold = self._untold, []
+        for tell in untold:
+            if tell not in self.on_renewed:  # it needs none any more
+                continue
+            try:
+                tell(found)
+            except Exception as error:
+                failure = str(error) if isinstance(error, CredentialsError) else _described(error)
+                self._untold.append(tell)
+        return failure
 
     def _failed(self, problem: str) -> None:
         if problem != self.problem:

@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rocketbox.client import Credentials, CredentialsFile, MQClientInstance
+from rocketbox.errors import CredentialsError
 
 __all__ = ["handed_keys"]
 
@@ -48,16 +49,23 @@ def handed_keys(instance: MQClientInstance) -> Iterator[str | None]:
                 written.write(_as_json(keys))  # in no variable: what shows those of a failure shows no key
             new.replace(file)
 
+        def write_anew(keys: Credentials) -> None:
+            try:
+                write(keys)
+            except OSError as error:  # the client goes on with them, and tries this again
+                reason = error.strerror or type(error).__name__
+                raise CredentialsError(f"the keys for Spark's processes cannot be written: {reason}: {file}") from None
+
         try:
             now = instance.remoting.credentials
             if now is not None:
                 write(now)
             if instance.keys is not None:
-                instance.keys.on_renewed.append(write)
+                instance.keys.on_renewed.append(write_anew)
             yield str(file)
         finally:
-            if instance.keys is not None and write in instance.keys.on_renewed:
-                instance.keys.on_renewed.remove(write)
+            if instance.keys is not None and write_anew in instance.keys.on_renewed:
+                instance.keys.on_renewed.remove(write_anew)
 
 
 @contextmanager

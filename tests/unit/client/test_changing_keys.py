@@ -168,6 +168,49 @@ async def test_while_a_provider_fails_the_old_keys_stay_and_each_reason_is_told_
     assert "hunter2" not in caplog.text
 
 
+async def test_new_keys_are_used_though_somebody_cannot_take_them_who_is_told_until_he_can(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Such as who has to write them to a disk that is full."""
+    clock = VirtualClock()
+    vault = Vault(keys(1), keys(2))
+    takes: list[tuple[str, Credentials]] = []
+    full = True
+
+    def write(new: Credentials) -> None:
+        takes.append(("tried", new))
+        if full:
+            raise OSError(f"no room for {new.secret_key}")
+
+    async with ScriptedCluster(clock) as cluster:
+        cluster.add_topic("T", queues=1)
+        async with instance_of(cluster, vault) as instance, Producer("PG", instance=instance) as producer:
+            assert instance.keys is not None
+            instance.keys.on_renewed[:0] = [write]
+            instance.keys.on_renewed.append(lambda new: takes.append(("taken", new)))
+            await clock.advance(60.5)
+            assert takes == [("tried", keys(2)), ("taken", keys(2))]
+            await producer.send(Message("T", b"x"))
+            assert [signed_by(each) for each in cluster.broker.sends] == ["user-2"]
+            problem = instance.state().keys_problem
+            assert problem is not None
+            assert "has given keys, and not everybody who needs them has them: OSError" in problem
+            await clock.advance(10)
+            full = False
+            await clock.advance(30)
+            assert instance.state().keys_problem is None
+            tried = len(takes)
+            await clock.advance(120)
+            assert len(takes) == tried, "who has them is told of others only"
+    assert takes == [("tried", keys(2)), ("taken", keys(2)), *[("tried", keys(2))] * (tried - 2)]
+    told = [record.message for record in caplog.records if "Vault" in record.message]
+    assert [each.split(" keys")[0] for each in told] == [
+        "Vault.credentials has new", "Vault.credentials has given", "Vault.credentials gives",
+    ]  # fmt: skip
+    assert "hunter2" not in caplog.text
+    assert not [record for record in caplog.records if "task keys" in record.message]
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [

@@ -61,6 +61,29 @@ async def test_a_private_file_has_the_keys_as_they_are_now_and_is_removed() -> N
             assert names_in(file.parent) is None
 
 
+async def test_a_file_that_cannot_be_written_anew_keeps_the_client_from_no_keys_and_is_written_later() -> None:
+    vault = Vault(ODD)
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster:
+        options = ClientOptions(client_ip="192.0.2.7", credentials=vault)
+        instance = MQClientInstance(cluster.name_server.address, options=options, clock=clock, network=cluster.network)
+        async with instance:
+            with handed_keys(instance) as name:
+                assert name is not None
+                file = Path(name)
+                in_the_way = file.parent / "new.json"
+                in_the_way.mkdir()
+                vault.now = Credentials(access_key="renewed", secret_key="s")
+                await clock.advance(61)
+                assert instance.remoting.credentials == vault.now
+                assert await CredentialsFile(file).credentials() == ODD
+                assert f"cannot be written: Is a directory: {file}" in str(instance.state().keys_problem)
+                in_the_way.rmdir()
+                await clock.advance(31)
+                assert await CredentialsFile(file).credentials() == vault.now
+                assert instance.state().keys_problem is None
+
+
 async def test_a_file_of_keys_is_handed_on_by_its_path_and_without_keys_there_is_none(tmp_path: Path) -> None:
     file = CredentialsFile(tmp_path / "keys.yaml")
     with handed_keys(MQClientInstance("ns:9876", options=ClientOptions(credentials=file))) as name:
