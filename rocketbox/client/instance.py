@@ -198,7 +198,7 @@ class MQClientInstance:
             addresses=self._beaten, data=self._heartbeat, greeted=self._greeted, refusals=self.refusals,
         )  # fmt: skip
         if self.keys is not None:
-            self.keys.on_renewed.append(self._forgive)
+            self.keys.on_renewed.append(self._keys_renewed)
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -389,10 +389,14 @@ class MQClientInstance:
             found = self._refusals[group] = Refusals(group, self.clock, look)
         return found
 
-    def _forgive(self, keys: Credentials) -> None:
-        """New keys: what was refused may be allowed to them."""
+    def _keys_renewed(self, keys: Credentials) -> None:
+        """New keys: what was refused may be allowed to them, and brokers are to know by whom this client signs now.
+
+        The embedded broker drops with a user all members whose last heartbeat he has signed.
+        """
         for each in self._refusals.values():
             each.forgive()
+        self.request_heartbeat()
 
     def _serve(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         return CONSUMER_REQUESTS[RequestCode(request.code)].serve(self._consumers, request, self.namespace)

@@ -168,6 +168,27 @@ async def test_while_a_provider_fails_the_old_keys_stay_and_each_reason_is_told_
     assert "hunter2" not in caplog.text
 
 
+async def test_brokers_hear_of_a_client_by_its_new_keys_at_once() -> None:
+    """A broker knows a member by the user who has signed its last heartbeat, and drops it with him."""
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster:
+        cluster.add_topic("T", queues=1)
+        vault = Vault(keys(1, expires_at=in_seconds(clock, 60)), keys(2))
+        async with instance_of(cluster, vault) as instance, Producer("PG", instance=instance) as producer:
+            await producer.send(Message("T", b"x"))
+            await clock.advance(44.5)
+            before = heartbeats_of(cluster)
+            assert set(before) == {"user-1"}
+            await clock.advance(1)
+            assert instance.remoting.credentials == keys(2)
+            assert heartbeats_of(cluster)[len(before) :] == ["user-2"]
+
+
+def heartbeats_of(cluster: ScriptedCluster) -> list[str]:
+    """By whom each heartbeat is signed."""
+    return [signed_by(each) for each in cluster.broker.requests if each.code == RequestCode.HEART_BEAT]
+
+
 async def test_new_keys_are_used_though_somebody_cannot_take_them_who_is_told_until_he_can(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
