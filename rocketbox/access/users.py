@@ -100,7 +100,8 @@ class User:
 
 class UserTable:
     """All users, as ``Accounts`` of signed requests. A change counts at once; the number that comes back is for
-    :meth:`written`. Raises UserError for what cannot be done. Nobody can be made who is called ``reserved``.
+    :meth:`written`. Raises UserError for what cannot be done. Nobody can be made or changed who is called ``reserved``:
+    the account of the servers is before him.
     """
 
     denied = ResponseCode.NO_PERMISSION
@@ -256,6 +257,11 @@ class UserTable:
             self._keep(user)
 
     def _put(self, user: User) -> int:
+        if user.name == self._reserved:  # whatever was said of him would not count
+            raise UserError(
+                "The user is the servers' own, and may everything; his key is that of "
+                "inner-client-authentication-credentials"
+            )
         self._keep(user)
         return self._changed()
 

@@ -170,10 +170,13 @@ class ServerAccess:
         return InnerSigner(self.inner, None if self.inner_is_said else beside)
 
     def ready(self) -> None:
-        """Make the first user, if the table has been read and he is not there, and say what may surprise."""
+        """Make the first user, if the table has been read and he is not there, and say what may surprise.
+
+        Who has the name by which the servers sign, as in the settings that Apache shows, is there by that account.
+        """
         if self.users is None:
             return
-        if self.init_user is not None:
+        if self.init_user is not None and self.init_user.username != self.inner.access_key:
             known = self.users.get(self.init_user.username or "")
             if known is None:
                 self.users.create(self.init_user)
@@ -188,7 +191,7 @@ class ServerAccess:
                 "authorization-enabled is not set: every user may read, write and delete what belongs to others; what "
                 "policies say counts for changes of users and registrations of brokers alone"
             )
-        if not self.users.has_a_super_user:
+        if not self.users.has_a_super_user and not self.inner_is_said:
             _log.warning(
                 "nobody can administer users here: there is no enabled super user, and init-authentication-user "
                 "names none"
@@ -213,11 +216,18 @@ def access_findings(options: BrokerOptions, prefix: str = "") -> list[Finding]:
     if options.init_authentication_user is not None and not options.authentication_enabled:
         what = f"{prefix}init-authentication-user is set and {prefix}authentication-enabled is not"
         findings.append(Finding(what, fix=f"set {prefix}authentication-enabled: true, or leave the user out"))
-    for read, key in ((_init_user, "init-authentication-user"), (_inner, "inner-client-authentication-credentials")):
+    first, inner = "init-authentication-user", "inner-client-authentication-credentials"
+    keys: dict[str, str | None] = {}  # of each that is said, by its name
+    for setting, read in ((first, _init_user), (inner, _inner)):
         try:
-            read(options)
+            said = read(options)
         except _SettingError as error:
-            findings.append(Finding(f"{prefix}{key}: {error}", fix=f"write {prefix}{key}: '{error.args[1]}'"))
+            findings.append(Finding(f"{prefix}{setting}: {error}", fix=f"write {prefix}{setting}: '{error.args[1]}'"))
+            continue
+        name, key = _name_and_key(said)
+        if name is not None and keys.setdefault(name, key) != key:
+            what = f"{prefix}{first} and {prefix}{inner} name the same user, with different keys"
+            findings.append(Finding(what, fix="give both the same key, or each a name of its own"))
     try:
         registration_sources(options)
     except ValueError:
@@ -283,6 +293,12 @@ def _inner(options: BrokerOptions) -> Credentials | None:
     if values is None:
         return None
     return Credentials(access_key=values["accessKey"], secret_key=values["secretKey"])
+
+
+def _name_and_key(said: UserInfo | Credentials | None) -> tuple[str | None, str | None]:
+    if isinstance(said, Credentials):
+        return said.access_key, said.secret_key
+    return (None, None) if said is None else (said.username, said.password)
 
 
 class _SettingError(ValueError):

@@ -151,6 +151,31 @@ async def test_the_servers_own_keys_may_be_said(tmp_path: Path) -> None:
         assert (await wire.broker(C.AUTH_CREATE_USER, {"username": "servers"}, user)).remark == "The user is existed"
 
 
+@pytest.mark.parametrize("was_a_user_before", [False, True])
+async def test_the_first_user_may_be_by_whom_the_servers_sign(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, was_a_user_before: bool
+) -> None:
+    """As Apache's own settings have it. There is one key of his then, and it is said where nobody changes it."""
+    said = json.dumps({"accessKey": ADMIN.access_key, "secretKey": ADMIN.secret_key})
+    if was_a_user_before:
+        async with EmbeddedServers(small_options(tmp_path, **ACL_2)):
+            pass
+    options = small_options(tmp_path, **ACL_2, inner_client_authentication_credentials=said)
+    async with EmbeddedServers(options) as servers, RemotingClient(
+        clock=RealClock(), hooks=[RequestSigner(ADMIN)]
+    ) as client:  # fmt: skip
+        wire = Wire(servers, client)
+        for name, kind in (("another", "Super"), ("desk", "Normal")):
+            user = json.dumps({"username": name, "password": f"secret-of-{name}", "userType": kind}).encode()
+            assert (await wire.broker(C.AUTH_CREATE_USER, {"username": name}, user)).code == 0
+        assert (await wire.send("departures")).code == 0
+        mine = json.dumps({"username": ADMIN.access_key, "password": "mine"}).encode()
+        for code in (C.AUTH_UPDATE_USER, C.AUTH_CREATE_USER):
+            assert (await wire.broker(code, {"username": ADMIN.access_key}, mine)).code == 16
+        assert (await wire.broker(C.AUTH_LIST_USER)).code == 0, "he goes by the key he had"
+    assert "nobody can administer users" not in caplog.text
+
+
 async def test_authentication_alone_lets_every_user_do_what_he_likes_with_messages(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -250,6 +250,10 @@ async def test_a_file_that_holds_no_users_is_no_empty_table() -> None:
         ({**ACL_2, "init-authentication-user": '{"username":"hunter2"}'}, "password is missing or no text"),
         ({**ACL_2, "init-authentication-user": ["hunter2"]}, "init-authentication-user: not a text"),
         ({**ACL_2, "inner-client-authentication-credentials": "hunter2"}, "credentials: it is no JSON"),
+        (
+            {**ACL_2, "inner-client-authentication-credentials": '{"accessKey":"administrator","secretKey":"hunter2"}'},
+            "name the same user, with different keys",
+        ),
         ({"registration-addresses": "10.0.0.0/99"}, "registration-addresses is '10.0.0.0/99'"),
         ({"acl-enable": True, "acl-file": "/nowhere/plain_acl.yml"}, "cannot be read: No such file or directory"),
     ],
