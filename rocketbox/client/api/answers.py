@@ -40,7 +40,8 @@ _WRONG_KEYS = re.compile(
     r"username cannot be null|signature|no accesskey|no acl config|user:\S+ is (?:not found|disabled)|unauthenticated",
     re.IGNORECASE,
 )
-_USER = re.compile(r"(User:|accessKey=|acl config for )([^\s,]+)")
+_BEFORE_A_USER = "(User:|accessKey=|acl config for )"
+_USER = re.compile(rf"{_BEFORE_A_USER}([^\s,]+)")
 _ADMIN = re.compile(r"need admin permission", re.IGNORECASE)
 
 LONGEST_READ = 2000  # characters of a remark that are looked through, which takes longer than it is long
@@ -82,19 +83,28 @@ def refusal(
     ``credentials`` are those of the client, as :attr:`RemotingClient.credentials` has them.
     """
     remark = (answer.remark or "")[:LONGEST_READ]
-    denied = answer.code == ResponseCode.NO_PERMISSION and not any(words in remark for words in _OF_THE_TOPIC_OR_BROKER)
-    denied |= answer.code == ResponseCode.SYSTEM_ERROR and "AclException" in remark
+    users = _users(credentials)
+    words = users.sub(r"\1_", remark)  # what the server says itself; a user may be called anything
+    denied = answer.code == ResponseCode.NO_PERMISSION and not any(each in words for each in _OF_THE_TOPIC_OR_BROKER)
+    denied |= answer.code == ResponseCode.SYSTEM_ERROR and "AclException" in words
     if not denied:
         return BrokerError(answer.code, answer.remark, address)
     who = credentials.who if credentials is not None else None
-    shown = _USER.sub(lambda said: said[1] + beginning_of(said[2]), remark) or None
-    if _WRONG_KEYS.search(remark):
+    shown = users.sub(lambda said: said[1] + beginning_of(said[2]), remark) or None
+    if _WRONG_KEYS.search(_RESOURCE.sub(r"\1", words)):  # without its name: a topic may be one of signatures
         return AccessDeniedError(answer.code, shown, address, who=who, wrong_keys=True)
-    resource = _resource(remark, fields or {})
-    permission = "ADMIN" if _ADMIN.search(remark) else _PERMISSIONS.get(code)
+    resource = _resource(words, fields or {})
+    permission = "ADMIN" if _ADMIN.search(words) else _PERMISSIONS.get(code)
     if resource is not None and resource.startswith("group ") and code in _SEND:
         permission = "SUB"  # a retry is sent: who may consume for a group may do that
     return AccessDeniedError(answer.code, shown, address, who=who, permission=permission, resource=resource)
+
+
+def _users(credentials: Credentials | None) -> re.Pattern[str]:
+    """What finds the names of users in a remark: that of the client, which may have spaces, and any without."""
+    if credentials is None:
+        return _USER
+    return re.compile(rf"{_BEFORE_A_USER}({re.escape(credentials.access_key)}(?=[\s,]|$)|[^\s,]+)")
 
 
 def _resource(remark: str, fields: Mapping[str, str]) -> str | None:

@@ -79,6 +79,38 @@ async def test_keys_that_are_not_taken_are_told_from_a_permission_that_is_missin
     assert "subscriber" not in f"{error} {error.remark}"
 
 
+@pytest.mark.parametrize("user", ["subscriber", "signature-desk", "no accesskey", "topic:other, of all"])
+@pytest.mark.parametrize("topic", ["e-signatures", "unauthenticated", "no-acl"])
+@pytest.mark.parametrize(
+    ("code", "remark"),
+    [
+        (16, "User:{user} has no permission to access Topic:{topic} from 192.0.2.7, the decision is deny."),
+        (1, ACL_1.format("No default permission for topic:{topic}")),
+    ],
+)
+async def test_no_name_of_a_user_or_topic_is_taken_for_what_the_server_says(
+    code: int, remark: str, topic: str, user: str
+) -> None:
+    keys = Credentials(access_key=user, secret_key="hunter2")
+    answer = RemotingCommand.response(code, remark.format(user=user, topic=topic))
+    error = refusal(answer, "broker:1", RequestCode.SEND_MESSAGE_V2, {}, keys)
+    assert isinstance(error, AccessDeniedError)
+    assert (error.wrong_keys, error.permission, error.resource) == (False, "PUB", f"topic {topic}")
+    assert user not in f"{error} {error.remark}"
+
+
+@pytest.mark.parametrize(
+    "remark", ["User:the desk, of old is not found.", ACL_1.format("No acl config for the desk, of old")]
+)
+async def test_keys_with_spaces_in_their_names_that_are_not_taken(remark: str) -> None:
+    keys = Credentials(access_key="the desk, of old", secret_key="hunter2")
+    code = 1 if "AclException" in remark else 16
+    error = refusal(RemotingCommand.response(code, remark), "broker:1", RequestCode.SEND_MESSAGE_V2, {}, keys)
+    assert isinstance(error, AccessDeniedError)
+    assert error.wrong_keys
+    assert "desk" not in f"{error} {error.remark}"
+
+
 @pytest.mark.parametrize(
     ("code", "remark"), [(16, "username cannot be null."), (1, ACL_1.format("No accessKey is configured"))]
 )
