@@ -70,6 +70,10 @@ class EmbeddedOptions:
     places: Mapping[str, str] = field(default_factory=dict)
     """Where (file:line) a setting was written, for errors; by its name without prefix."""
 
+    def __eq__(self, other: object) -> bool:
+        """Written out, for pytest tells the fields of what a dataclass compares by itself, passwords too."""
+        return vars(self) == vars(other) if type(other) is type(self) else NotImplemented
+
     @staticmethod
     def broker_settings() -> Mapping[str, Option]:
         """The further settings by their names in kebab case, as broker and store declare them."""

@@ -411,6 +411,10 @@ class BrokerOptions:
     def __post_init__(self) -> None:
         check_options(self)
 
+    def __eq__(self, other: object) -> bool:
+        """Written out, for pytest tells the fields of what a dataclass compares by itself, passwords too."""
+        return vars(self) == vars(other) if type(other) is type(self) else NotImplemented
+
 
 _OF_THE_SERVERS = ("name-server-port", "insecure")  # read before the broker's options are
 RETENTION = "retention"  # ours for file-reserved-time, always with a unit
