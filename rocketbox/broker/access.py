@@ -43,6 +43,7 @@ _log = logging.getLogger(__name__)
 LOOKS_EVERY = 1.0  # seconds between two looks at the file of accounts
 SETTLED_AFTER = 0.1  # seconds between two looks at one that has changed, which must be alike
 INNER_NAME = "rocketbox-servers-"
+_UNREAD = (-1, -1, -1)  # of a file of accounts: the state of none
 
 
 class PlainAclFile:
@@ -65,21 +66,23 @@ class PlainAclFile:
         from rocketbox.access.plain_file import LARGEST, read_plain_acl  # only who has such a file loads YAML
 
         label = str(self._path)
+        state, self._seen = self._state(), _UNREAD  # what keeps it from being read may pass, and leave it as it is
         try:
-            self._seen = self._state()
-            if self._seen is not None and not self._path.is_file():  # reading a pipe would wait for who writes to it
+            if state is not None and not self._path.is_file():  # reading a pipe would wait for who writes to it
                 what = f"the file of accounts {label} is no plain file"
                 raise ConfigurationError(Finding(what, label, "let acl-file name a plain_acl.yml"))
             with self._path.open("rb") as file:
                 mode = os.fstat(file.fileno()).st_mode
                 data = file.read(LARGEST + 1)
+        except OSError as error:
+            what = f"the file of accounts {label} cannot be read: {error.strerror}"
+            raise ConfigurationError(Finding(what, label, "let acl-file name a plain_acl.yml")) from None
+        self._seen = state
+        try:
             if len(data) > LARGEST:
                 what = f"the file of accounts {label} has more than {LARGEST} bytes"
                 raise ConfigurationError(Finding(what, label, "shorten it"))
             text = data.decode("utf-8-sig")
-        except OSError as error:
-            what = f"the file of accounts {label} cannot be read: {error.strerror}"
-            raise ConfigurationError(Finding(what, label, "let acl-file name a plain_acl.yml")) from None
         except UnicodeDecodeError as error:
             what = f"the file of accounts {label} is not UTF-8: byte {error.start}"
             raise ConfigurationError(Finding(what, label, "save it as UTF-8")) from None
@@ -97,15 +100,22 @@ class PlainAclFile:
         return table
 
     async def watch(self) -> None:
-        """Read it again when it has changed; what is wrong is told, and the table before stays."""
+        """Read it again when it has changed; what is wrong is told, and the table before stays.
+
+        What cannot be read is tried at each look, and told once.
+        """
+        told = ""
         while True:
             await self._clock.sleep(LOOKS_EVERY)
             try:
                 if await self._has_changed():
                     self._accounts.replace(await run_blocking(partial(self.read, again=True)))
+                    told = ""
                     _log.info("accounts were read again from %s: %d", self._path, len(self._accounts.table.accounts))
             except ConfigurationError as error:
-                _log.error("the file of accounts has changed and cannot be used, those before stay:\n%s", error)
+                if self._seen != _UNREAD or str(error) != told:
+                    _log.error("the file of accounts has changed and cannot be used, those before stay:\n%s", error)
+                told = str(error)
 
     async def _has_changed(self) -> bool:
         """Whether it is another one than was read, and nobody writes it just now: two looks have found the same."""

@@ -8,16 +8,19 @@ from pathlib import Path
 import anyio
 import pytest
 
-from rocketbox.access.plain import Perm, PlainRights
+from rocketbox.access.plain import Perm, PlainAccounts, PlainRights
 from rocketbox.access.plain_file import read_plain_acl
 from rocketbox.access.resources import Action, Kind, Need, group_need, topic_need
-from rocketbox.broker.access import server_access
+from rocketbox.blocking import blocking_in_loop
+from rocketbox.broker.access import PlainAclFile, server_access
 from rocketbox.broker.options import read_broker_options
 from rocketbox.clock import RealClock
 from rocketbox.errors import ConfigurationError
 from rocketbox.protocol.codes import RequestCode
 from tests.support.broker.access import broker_with_access, keys_of
 from tests.support.broker.in_memory import HastyClock
+from tests.support.clocks import VirtualClock
+from tests.support.file_rights import bound_to_file_modes
 from tests.support.waiting import PATIENCE
 
 PUB, SUB, GET = Action.PUB, Action.SUB, Action.GET
@@ -245,6 +248,34 @@ async def test_the_file_is_read_again_and_a_wrong_one_changes_nothing(
             while "No such file" not in caplog.text:
                 await anyio.sleep(0.01)
         assert (await second.send("T")).code == 0
+
+
+@pytest.mark.anyio
+async def test_a_file_that_cannot_be_read_is_read_when_it_can_though_nothing_else_of_it_has_changed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Or who was taken out of it would stay: until somebody has given the broker the right to read it, for example."""
+    path, clock, accounts = tmp_path / "acl.yml", VirtualClock(), PlainAccounts()
+    account = "accounts: [{{accessKey: {0}, secretKey: secret-of-{0}}}]"
+    path.write_text(account.format("RocketMQ"))
+    file = PlainAclFile(path, accounts, clock)
+    accounts.replace(file.read())
+    with bound_to_file_modes(), blocking_in_loop(lambda call: call()):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(file.watch)
+            await clock.advance(1.5)
+            for name in ("RocketMQ2", "RocketMQ3"):
+                before, told = [*accounts.table.accounts], len(caplog.records)
+                path.write_text(account.format(name))
+                path.chmod(0)
+                await clock.advance(10)
+                assert [*accounts.table.accounts] == before
+                (record,) = [each for each in caplog.records[told:] if each.levelname == "ERROR"]
+                assert "acl.yml cannot be read: Permission denied" in record.getMessage()
+                path.chmod(0o600)
+                await clock.advance(1.5)
+                assert [*accounts.table.accounts] == [name]
+            tasks.cancel_scope.cancel()
 
 
 @pytest.mark.anyio
