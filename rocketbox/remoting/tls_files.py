@@ -41,7 +41,8 @@ class FollowedContext:
         self._files = tuple(files)
         self._whose = whose
         self._digest = self._digest_of_all()
-        self._refused = b""  # the digest of what was told to be wrong
+        self._refused: tuple[bytes, str] | None = None
+        """What was told to be wrong, with the digest of the files; it is tried at each look, for it may not be them."""
         self._looking = False
         self.current = make()
 
@@ -59,25 +60,23 @@ class FollowedContext:
         """The same in this thread."""
         digest = self._digest_of_all()
         if digest == self._digest:
-            if self._refused:
-                self._refused = b""
+            if self._refused is not None:
+                self._refused = None
                 _log.info("the TLS files of %s are what they were before", self._whose)
-            return
-        if digest == self._refused:
             return
         try:
             made = self._make()
         except ConfigurationError as error:
-            if digest == self._digest_of_all():  # else they are being written right now
-                self._refused = digest
-                what = "; ".join(finding.what for finding in error.findings)
+            refused = digest, "; ".join(finding.what for finding in error.findings)
+            if digest == self._digest_of_all() and refused != self._refused:  # else they are being written right now
+                self._refused = refused
                 _log.warning(
                     "the TLS files of %s have changed and cannot be used; what was read before stays: %s",
-                    self._whose, what,
+                    self._whose, refused[1],
                 )  # fmt: skip
             return
         if digest == self._digest_of_all():  # else it is made of two states, and the next look tells
-            self.current, self._digest, self._refused = made, digest, b""
+            self.current, self._digest, self._refused = made, digest, None
             _log.info("the TLS files of %s have changed; new connections use them", self._whose)
 
     def _digest_of_all(self) -> bytes:

@@ -17,14 +17,14 @@ import pytest
 
 from rocketbox.cli.certificates import Certificate
 from rocketbox.clock import RealClock
-from rocketbox.errors import ConfigurationError, ConnectError, RemotingError
+from rocketbox.errors import ConfigurationError, ConnectError, Finding, RemotingError
 from rocketbox.protocol.command import RemotingCommand, encode_command
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.connection import Connection, RemotingOptions
 from rocketbox.remoting.network import TcpNetwork, parse_address
 from rocketbox.remoting.server import RemotingServer
 from rocketbox.remoting.tls import ClientAuth, ServerTlsOptions, TlsMode, TlsOptions
-from rocketbox.remoting.tls_files import ClientTls, LoopbackTls, ServerTls
+from rocketbox.remoting.tls_files import ClientTls, FollowedContext, LoopbackTls, ServerTls
 from tests.support.certificates import authority, certificate, encrypted, misdated, write
 from tests.support.loops import UVLOOP, needs_uvloop
 from tests.support.waiting import PATIENCE, until
@@ -357,6 +357,33 @@ async def test_half_of_a_renewal_keeps_what_was_there_and_warns_once(
     assert "which is not the key of the certificate in" in warnings[0]
     write(place.folder, "server", renewed)
     assert await tls._context.look() is not before
+
+
+async def test_a_renewed_certificate_that_could_not_be_loaded_for_a_moment_is_used_when_it_can(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when no descriptors are left: the files will not change again because of that."""
+    file = tmp_path / "server.pem"
+    file.write_text("first")
+    failing: list[str] = []
+
+    def make() -> ssl.SSLContext:
+        if failing:
+            raise ConfigurationError(Finding(failing[0], fix="wait"))
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+
+    followed = FollowedContext(make, [file], "the servers")
+    before = followed.current
+    file.write_text("second")
+    for what in ("it cannot be read: Too many open files", "it is no certificate"):
+        failing[:] = [what]
+        for _ in range(3):
+            assert await followed.look() is before
+    failing.clear()
+    assert (await followed.look()) is not before
+    assert (await followed.look()) is followed.current
+    warnings = [record.message.partition("stays: ")[2] for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings == ["it cannot be read: Too many open files", "it is no certificate"]
 
 
 async def test_a_client_looks_at_its_files_before_each_connection(place: Place, ca: Path) -> None:
