@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from rocketbox.boot.masking import mask
@@ -149,6 +150,19 @@ def _scrub(record: logging.LogRecord, secrets: frozenset[str]) -> None:
     if written and (masked := mask(written, secrets)) != written:
         record.exc_text = masked  # formatters take it; those that write one themselves have nothing to write it from
         record.exc_info = None
+
+    for attribute in _NAMES:
+        name = getattr(record, attribute, None)
+        if isinstance(name, str) and (masked := _masked_name(name, secrets)) != name:
+            setattr(record, attribute, masked)
+
+
+_NAMES = ("name", "threadName", "processName", "taskName")  # a program may name loggers and threads after what they do
+
+
+@lru_cache(maxsize=1024)  # there are few of them, and each stands in very many records
+def _masked_name(name: str, secrets: frozenset[str]) -> str:
+    return mask(name, secrets)
 
 
 def _message_of(record: logging.LogRecord) -> str | None:

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -305,6 +306,23 @@ def test_what_fits_no_message_is_told_by_a_handler_without_secrets(
     told = capsys.readouterr().err.rpartition("Message: ")[2]
     assert MASK in told
     assert "eleventh" not in told
+
+
+def test_the_names_of_loggers_and_threads_are_masked(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("pool.amqp://desk:fifteenth-secret@mq")
+    thread = threading.Thread(target=logger.warning, args=("open",), name="reads amqp://desk:fifteenth-secret@mq")
+    mask_records("tests", {"fifteenth-secret"}, everywhere=True)
+    try:
+        thread.start()
+        thread.join()
+        logging.getLogger("pool").warning("another")
+    finally:
+        mask_records("tests", ())
+    first, second = caplog.records
+    names = (f"pool.amqp://desk:{MASK}@mq", f"reads amqp://desk:{MASK}@mq")
+    assert (first.name, first.threadName, first.getMessage()) == (*names, "open")
+    assert (second.name, second.threadName) == ("pool", "MainThread")
+    assert "fifteenth" not in str([vars(record) for record in caplog.records])
 
 
 def test_the_lines_of_a_stack_are_masked(caplog: pytest.LogCaptureFixture) -> None:
