@@ -36,7 +36,15 @@ from rocketbox.protocol.prepared_sends import SendRequest
 from rocketbox.remoting.acl import Credentials, RequestSigner
 from rocketbox.remoting.signing import SigningKey
 
-__all__ = ["InnerSigner", "PlainAclFile", "ServerAccess", "access_findings", "registration_sources", "server_access"]
+__all__ = [
+    "InnerSigner",
+    "PlainAclFile",
+    "ServerAccess",
+    "access_findings",
+    "inner_signers",
+    "registration_sources",
+    "server_access",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -274,6 +282,17 @@ def server_access(
     return ServerAccess(
         control=control, inner=inner, inner_is_said=said is not None, users=users, init_user=_init_user(options)
     )
+
+
+def inner_signers(options: BrokerOptions, access: ServerAccess | None, beside: Sequence[str]) -> list[InnerSigner]:
+    """What signs for a broker with such access control, or with none: other servers may ask for what this one does not.
+
+    ``beside`` as in :meth:`ServerAccess.signer`.
+    """
+    if access is not None:
+        return [access.signer(beside)]
+    said = _inner(options)
+    return [] if said is None else [InnerSigner(said, None)]
 
 
 def registration_sources(options: BrokerOptions) -> tuple[AddressMatch, ...] | None:

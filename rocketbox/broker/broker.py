@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
-from rocketbox.broker.access import ServerAccess, server_access
+from rocketbox.broker.access import ServerAccess, inner_signers, server_access
 from rocketbox.broker.address import check_address, resolve_ip
 from rocketbox.broker.askers import Askers
 from rocketbox.broker.client_housekeeping import ClientHousekeeping
@@ -170,7 +170,7 @@ class Broker:
             clock=clock,
             network=network,
             options=RemotingOptions(serialization=SerializeType.JSON),
-            hooks=[] if access is None else [access.signer(name_servers)],
+            hooks=inner_signers(options, access, name_servers),
         )
         self._registration = Registration(options, self.topics, self._client, name_servers, clock=clock)
         self._replies = DurableReplies(self.store, self._registration, options.send_thread_pool_queue_capacity)

@@ -267,6 +267,26 @@ async def test_name_servers_elsewhere_get_nothing_that_is_signed_by_the_servers_
             assert (again.code == 0) is said, "keys that are said are known to the others anyway"
 
 
+@pytest.mark.parametrize("said", [False, True])
+async def test_a_broker_that_asks_nobody_to_sign_signs_to_name_servers_that_do(said: bool, tmp_path: Path) -> None:
+    own = Credentials(access_key="servers", secret_key="of-all-servers")
+    keys = json.dumps({"accessKey": own.access_key, "secretKey": own.secret_key})
+    settings = {"inner_client_authentication_credentials": keys}
+    with_access = small_options(tmp_path / "one", broker_name="one", **ACL_2, **settings)
+    async with EmbeddedServers(with_access) as elsewhere, RemotingClient(
+        clock=RealClock(), hooks=[RequestSigner(own)]
+    ) as client:  # fmt: skip
+        further = {"namesrv_addr": elsewhere.name_server_address, "broker_name": "two"}
+        options = small_options(tmp_path / "two", **further, **(settings if said else {}))
+        async with (
+            EmbeddedServers(options) as servers,
+            Producer("g", name_server=servers.name_server_address) as sender,
+        ):
+            await sender.send(Message("departures", b"hello"))
+            known = await Wire(elsewhere, client).route("departures")
+            assert ([each["brokerName"] for each in known["brokerDatas"]] if known else []) == (["two"] if said else [])
+
+
 async def test_a_message_id_that_somebody_made_up_sends_him_nothing_signed(tmp_path: Path) -> None:
     """It names the broker to be asked, and what is signed can be sent again, and for something else."""
     taken: list[RemotingCommand] = []
