@@ -113,6 +113,13 @@ OPTIONS = (
     ),
     SourceOption("maxPartitions", "Tasks of one batch at most.", "as many as the rows need", kafka=("minPartitions",)),
     SourceOption(
+        "pushFilters",
+        "`true`: filters on some columns are done by the source, for a frame that is used once: Spark would give the "
+        "filters of one use to the others, and rows would be lost and doubled. See below.",
+        "`false`",
+        "batch",
+    ),
+    SourceOption(
         "columns",
         "Which columns, in which order, such as `body, queue_offset`. What is not named is not decoded: without "
         "`msg_id`, `tag`, `keys` and `properties` no property is looked at, without `body` nothing is unpacked.",
@@ -162,6 +169,7 @@ class SourceOptions:
         self.fail_on_data_loss = values.switch("failOnDataLoss", True)
         self.rows_per_partition = values.number("rowsPerPartition") or ROWS_PER_PARTITION
         self.max_partitions = values.number("maxPartitions")
+        self.push_filters = values.switch("pushFilters", False)
         said = values.switch("includeProperties", True) if "includeProperties" in values else None
         self.columns = choose_columns(values.text("columns"), said)
         self.body_format = body_format_of(values)

@@ -177,8 +177,13 @@ class PushingBatchReader(RocketMQBatchReader):
 
 
 def batch_reader(options: SourceOptions) -> RocketMQBatchReader:
-    """The reader for ``spark.read`` in this process of Spark's."""
-    return PushingBatchReader(options) if spark_pushes_filters() else RocketMQBatchReader(options)
+    """The reader for ``spark.read`` in this process of Spark's.
+
+    Filters are taken only where the user says so: up to Spark 4.3.0 all scans of what one ``load()`` gave share the
+    reader that was planned last, and so the filters that it has taken (``PythonDataSourceV2.setReadInfo``).
+    """
+    takes_filters = options.push_filters and spark_pushes_filters()
+    return PushingBatchReader(options) if takes_filters else RocketMQBatchReader(options)
 
 
 class RocketMQStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -16,6 +16,8 @@ from rocketbox.spark.source import SCHEMA
 from tests.support.spark.topics import Broker
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
@@ -161,7 +163,8 @@ def test_filters_are_pushed_where_spark_does_it(spark: SparkSession, broker: Bro
     ]
 
     def filtered() -> DataFrame:
-        return read(spark, broker, topic, rowsPerPartition=1).where("queue_id = 1 AND queue_offset < 3 AND tag = 'A'")
+        rows = read(spark, broker, topic, rowsPerPartition=1, pushFilters="true")
+        return rows.where("queue_id = 1 AND queue_offset < 3 AND tag = 'A'")
 
     assert filtered().rdd.getNumPartitions() == 3, "three offsets are read"
     assert bodies(filtered()) == expected
@@ -172,6 +175,26 @@ def test_filters_are_pushed_where_spark_does_it(spark: SparkSession, broker: Bro
         assert bodies(filtered()) == expected
     finally:
         spark.conf.set(conf, "true")
+
+
+def test_uses_of_one_frame_do_not_get_each_others_filters(spark: SparkSession, broker: Broker, topic: str) -> None:
+    """Spark plans one reader for all of them, which has taken the filters of one."""
+    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
+    sent = broker.send(topic, [{"row": number} for number in range(16)], lambda number: "AB"[number % 2])
+
+    def rows(wanted: Callable[[int, int], bool]) -> list[int]:
+        places = [(result.queue.queue_id, result.queue_offset) for result in sent]
+        return [number for number, place in enumerate(places) if wanted(*place)]
+
+    frame = read(spark, broker, topic)
+    assert bodies(frame.where("queue_id = 1")) == rows(lambda queue, _: queue == 1)
+    assert bodies(frame) == list(range(16))
+    assert bodies(frame.where("queue_id = 2 AND tag = 'A'")) == [
+        number for number in rows(lambda queue, _: queue == 2) if number % 2 == 0
+    ]
+    assert bodies(frame.where("queue_offset = 0").union(frame.where("queue_offset >= 2"))) == rows(
+        lambda _, offset: offset != 1
+    )
 
 
 def test_times_say_where_a_read_begins_and_ends(spark: SparkSession, broker: Broker, topic: str) -> None:

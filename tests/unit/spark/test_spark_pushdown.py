@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from bisect import bisect_left
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -33,7 +34,7 @@ from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import PermName, RequestCode
 from rocketbox.spark.offsets import QueueRange
 from rocketbox.spark.options import SourceOptions
-from rocketbox.spark.pushdown import Pushed, spark_pushes_filters
+from rocketbox.spark.pushdown import PUSHING_WORKER, Pushed, spark_pushes_filters
 from rocketbox.spark.readers import PushingBatchReader, RocketMQBatchReader, batch_reader
 from rocketbox.spark.selection import MissingTopicError
 from tests.support.spark.stores import Store, store, until_closed
@@ -193,9 +194,20 @@ def test_the_broker_selects_the_tags_that_a_filter_leaves(
     assert pushed.tag_expression(tags) == expression
 
 
+def test_a_reader_that_takes_filters_is_only_there_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {"nameServer": "a:1", "topic": "orders"}
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, PUSHING_WORKER, sys)
+        assert type(batch_reader(SourceOptions(said))) is RocketMQBatchReader
+        assert type(batch_reader(SourceOptions({**said, "pushFilters": "false"}))) is RocketMQBatchReader
+        assert type(batch_reader(SourceOptions({**said, "pushFilters": "true"}))) is PushingBatchReader
+    with pytest.raises(ValueError, match="option pushFilters is for batch reads"):
+        SourceOptions({**said, "pushFilters": "true"}).check_stream()
+
+
 def test_a_reader_that_takes_filters_is_only_there_where_spark_pushes_them() -> None:
     assert not spark_pushes_filters()
-    options = SourceOptions({"nameServer": "a:1", "topic": "orders"})
+    options = SourceOptions({"nameServer": "a:1", "topic": "orders", "pushFilters": "true"})
     assert type(batch_reader(options)) is RocketMQBatchReader
     assert dataclasses.is_dataclass(Pushed)
 
