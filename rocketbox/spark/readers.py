@@ -76,10 +76,8 @@ class RocketMQBatchReader(_Reader, DataSourceReader):
         self._pushed = Pushed()
 
     def partitions(self) -> Sequence[InputPartition]:
-        tags = self._pushed.tag_expression(self.options.tags)
-        if tags is None:
+        if self._pushed.tag_expression(self.options.tags) is None:  # no message has what is wanted
             return []
-        self.options = self.options.with_tags(tags)
         return self.tasks(self.ask(self.ranges))
 
     async def ranges(self, admin: Admin) -> list[QueueRange]:
@@ -172,8 +170,14 @@ class PushingBatchReader(RocketMQBatchReader):
     """The same where Spark pushes filters: elsewhere it refuses a reader that could take some."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Called before ``partitions``; what comes back Spark evaluates itself."""
-        return self._pushed.push(filters)
+        """Called before ``partitions``; what comes back Spark evaluates itself.
+
+        What the tasks have to know is said here: Spark pickles the reader for them before it asks for partitions.
+        """
+        left = self._pushed.push(filters)
+        if (tags := self._pushed.tag_expression(self.options.tags)) is not None:
+            self.options = self.options.with_tags(tags)
+        return left
 
 
 def batch_reader(options: SourceOptions) -> RocketMQBatchReader:

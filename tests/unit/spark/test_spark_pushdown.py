@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import sys
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -210,6 +211,15 @@ def test_a_reader_that_takes_filters_is_only_there_where_spark_pushes_them() -> 
     options = SourceOptions({"nameServer": "a:1", "topic": "orders", "pushFilters": "true"})
     assert type(batch_reader(options)) is RocketMQBatchReader
     assert dataclasses.is_dataclass(Pushed)
+
+
+def test_tasks_ask_brokers_for_the_tags_that_a_filter_leaves() -> None:
+    """Spark pickles a reader for its tasks behind pushFilters, and before it asks for partitions."""
+    found, _ = reader([EqualTo(("tag",), "UA")], tags="UA || AA")
+    in_tasks: RocketMQBatchReader = pickle.loads(pickle.dumps(found))
+    assert in_tasks.options.tags == "UA"
+    none, _ = reader([EqualTo(("tag",), "LH")], tags="UA || AA")
+    assert none.partitions() == []
 
 
 class SteppedBack(Admin):
