@@ -7,7 +7,8 @@ null for all others; one that could not even be read from its message has no bod
 Source: Apache Spark 4.3.0 ``from_json`` (``JsonToStructs``, ``JacksonParser``), which by itself takes a missing field
 for null, the first of several objects for the whole, and single quotes for JSON. What it makes of texts and numbers
 that are no time as pydantic writes it is worse (``12:30`` is today, milliseconds are the year 58054), and of a decimal
-with a comma: ``payload_forms`` says which texts it may read.
+with a comma; one with a large exponent keeps it for hours. ``payload_forms`` and ``payload_decimals`` say what it may
+read.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from rocketbox.spark.columns import ERROR
-from rocketbox.spark.payload_forms import lone_surrogate, repeated_keys, texts_of, wrong_forms
+from rocketbox.spark.payload_decimals import may_take_hours
+from rocketbox.spark.payload_forms import has_decimals, lone_surrogate, repeated_keys, texts_of, wrong_forms
 from rocketbox.spark.schema import BodySchema, body_schema
 
 __all__ = ["CORRUPT", "MESSAGE", "invalid_rows", "payload_columns", "reason_of"]
@@ -28,6 +30,7 @@ CORRUPT, MESSAGE = "_corrupt", "message"
 """With the source's error: the columns beside those of a body, whose names a schema may not have."""
 STRICT = {"mode": "PERMISSIVE", "allowSingleQuotes": "false"}
 BODY, PARSED, TEXTS = "_body", "_parsed", "_texts"
+AN_OBJECT = r"^\s*\{"
 
 
 def payload_columns(rows: DataFrame, schema: Any, mode: Literal["PERMISSIVE", "FAILFAST"] = "PERMISSIVE") -> DataFrame:
@@ -39,11 +42,14 @@ def payload_columns(rows: DataFrame, schema: Any, mode: Literal["PERMISSIVE", "F
     """
     shape = schema if isinstance(schema, BodySchema) else body_schema(schema)
     text = f.col("body").cast("string")
-    own = t.StructType([*_all_nullable(shape.json).fields, t.StructField(CORRUPT, t.StringType())])
-    parsed = f.from_json(text, own, {**STRICT, "columnNameOfCorruptRecord": CORRUPT}).alias(PARSED)
-    texts = [] if (kind := texts_of(shape.json)) is None else [f.from_json(text, kind, STRICT).alias(TEXTS)]
+    own = _with_corrupt(_all_nullable(shape.json))
+    texts = [] if (kind := texts_of(shape.json)) is None else [_read(text, _with_corrupt(kind)).alias(TEXTS)]
     error = [f.col(ERROR)] if ERROR in rows.columns else []
-    whole = rows.select(parsed, *texts, text.alias(BODY), *error, f.struct("*").alias(MESSAGE))
+    whole = rows.select(text.alias(BODY), *texts, *error, f.struct("*").alias(MESSAGE))
+    parsed = _read(f.col(BODY), own)
+    if texts:
+        parsed = f.when(~f.coalesce(_must_not_be_read(shape.json), f.lit(False)), parsed)
+    whole = whole.withColumn(PARSED, parsed)
     fits = _fits(shape.json)
     kind = _all_nullable(shape.columns)
     columns = f.struct(*(f.col(PARSED).getField(name).alias(name) for name in shape.json.names)).cast(kind)
@@ -96,12 +102,30 @@ def _fits(shape: t.StructType) -> Column:
     """Whether a body that is there is one JSON object with all that it must have."""
     body, parsed = f.col(BODY), f.col(PARSED)
     right = parsed.isNotNull() & parsed.getField(CORRUPT).isNull()
-    fits = f.is_valid_utf8(body) & body.rlike(r"^\s*\{") & right & _is_alone(body) & ~lone_surrogate(body)
-    wrong = [_missing(parsed, shape), repeated_keys(parsed, shape), wrong_forms(f.col(TEXTS), shape)]
+    fits = f.is_valid_utf8(body) & body.rlike(AN_OBJECT) & right & _is_alone(body) & ~lone_surrogate(body)
+    wrong = [_missing(parsed, shape), repeated_keys(parsed, shape)]
     for each in wrong:
         if each is not None:
             fits = fits & ~f.coalesce(each, f.lit(False))
     return body.isNull() | fits  # where there is none, _error says why
+
+
+def _must_not_be_read(shape: t.StructType) -> Column:
+    """Whether Spark would find something else in a body than is there, or be at it for hours."""
+    body, texts = f.col(BODY), f.col(TEXTS)
+    # Of what is no object, or no JSON, the texts that were read are not all that are there.
+    must_not = ~body.rlike(AN_OBJECT) | texts.getField(CORRUPT).isNotNull()
+    if (wrong := wrong_forms(texts, shape)) is not None:
+        must_not = must_not | f.coalesce(wrong, f.lit(False))
+    return must_not | may_take_hours(body) if has_decimals(shape) else must_not
+
+
+def _read(text: Column, kind: t.StructType) -> Column:
+    return f.from_json(text, kind, {**STRICT, "columnNameOfCorruptRecord": CORRUPT})
+
+
+def _with_corrupt(kind: t.StructType) -> t.StructType:
+    return t.StructType([*kind.fields, t.StructField(CORRUPT, t.StringType())])
 
 
 def _is_alone(body: Column) -> Column:

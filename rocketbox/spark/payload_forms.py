@@ -2,6 +2,7 @@
 
 It reads a time out of ``12:30`` (today's), ``2026`` and milliseconds (as seconds), a date out of ``20000``, and 15 out
 of the decimal ``1,5``. Taken are forms that pydantic reads and writes alike; anything else does not fit, and is told.
+A body with another form is not given to it, as long decimals would keep it for hours (``payload_decimals``).
 
 Source: Apache Spark 4.3.0 ``JacksonParser``, ``SparkDateTimeUtils.stringToTimestamp``, ``ExprUtils.getDecimalParser``;
 RFC 8259 sections 4 (names that come twice) and 8.2 (surrogates).
@@ -16,7 +17,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-__all__ = ["lone_surrogate", "repeated_keys", "texts_of", "wrong_forms"]
+__all__ = ["has_decimals", "lone_surrogate", "repeated_keys", "texts_of", "wrong_forms"]
 
 DAY = r"(?!0000)\d{4}-\d\d-\d\d"
 CLOCK = r"\d\d:\d\d(:\d\d(\.\d+)?)?"
@@ -26,7 +27,7 @@ FORMS: dict[type[t.DataType], str] = {
     t.TimestampType: rf"^{DAY}([T ]{CLOCK}{ZONE}?)?$",
     t.TimestampNTZType: rf"^{DAY}([T ]{CLOCK})?$",
     t.DateType: rf"^{DAY}([T ]{MIDNIGHT})?$",
-    t.DecimalType: r"^\s*[+-]?(\d+\.?\d*|\.\d+)([Ee][+-]?\d+)?\s*$",
+    t.DecimalType: r"^\s*[+-]?(\d{1,1000}(\.\d{0,1000})?|\.\d{1,1000})([Ee][+-]?0*\d{1,3})?\s*$",
 }
 # A backslash that is escaped itself begins nothing.
 LONE_SURROGATE = (
@@ -40,6 +41,15 @@ def texts_of(kind: t.StructType) -> t.StructType | None:
     """What of the type has a form that is looked at, as text; None where nothing has."""
     found = _texts(kind)
     return found if isinstance(found, t.StructType) else None
+
+
+def has_decimals(kind: t.DataType) -> bool:
+    """Whether a decimal is in a type."""
+    if isinstance(kind, t.StructType):
+        return any(has_decimals(each.dataType) for each in kind)
+    if isinstance(kind, t.ArrayType):
+        return has_decimals(kind.elementType)
+    return isinstance(kind, t.DecimalType) or (isinstance(kind, t.MapType) and has_decimals(kind.valueType))
 
 
 def wrong_forms(texts: Column, kind: t.StructType) -> Column | None:

@@ -162,6 +162,41 @@ def test_a_body_that_does_not_fit_is_nulls_and_its_text(spark: SparkSession) -> 
     assert set(found[-1].values()) == {None}  # there is no body: not what it says is wrong
 
 
+FAR = "1e600000000"  # Java would make all its digits
+HARMLESS: dict[str, dict[str, Any]] = {
+    '{"row":1,"name":"12e45678","amount":"1.5"}': {"name": "12e45678", "amount": decimal.Decimal("1.5")},
+    '{"row":1,"name":":1e600000000,","amount":1.5}': {"name": ":1e600000000,", "amount": decimal.Decimal("1.5")},
+    '{"row":1,"name":"\\",\\\\","amount":15e-1}': {"name": '",\\', "amount": decimal.Decimal("1.5")},
+    '{"row":1,"amount":0E-18}': {"amount": decimal.Decimal(0)},
+    '{"row":1,"amount":"1e-999"}': {"amount": decimal.Decimal(0)},
+    '{"row":1,"amount":"0.' + "3" * 1000 + '"}': {"amount": decimal.Decimal("0." + "3" * 18)},
+    '{"row":1,"amount":0.' + "3" * 900 + "}": {"amount": decimal.Decimal("0." + "3" * 18)},
+    '{"row":1,"name":"' + "7" * 5000 + '"}': {"name": "7" * 5000},
+}
+ENDLESS = [
+    f'{{"row":1,"amount":{FAR}}}', f'{{"row":1,"amount":"{FAR}"}}', '{"row":1,"amount":1e-600000000}',
+    '{"row":1,"amount":0E-600000000}', f'{{"row":1,"lines":[{{"theItem":"a","price":{FAR}}}]}}',
+    f'{{"row":1,"by_name":{{"x":{{"theItem":"a","price":"{FAR}"}}}}}}', '{"row":1,"amount":"' + "9" * 3_000_000 + '"}',
+    '{"row":1,"amount":"' + "0" * 500_000 + '.5,"}', f'{{"row":1,"amount":"{FAR}"', f'{{"row":1,"amount":{FAR}',
+    f'{{"row":1,"amount":{FAR},"amount":1}}', f'{{"row":1,"amount":"{FAR}","amount":"1"}}',
+    '{"row":1,"amount":"1\\u0065600000000","amount":"1"}', f'[{{"row":1}},{{"row":1,"amount":"{FAR}"}}]',
+    '{"row":1,"amount":"1e1,0,0,0,0,0,0,0","amount":"1"}', '{"row":1,"amount":"\uff11e600000000","amount":"1"}',
+    '{"row":1,"amount":"' + "9" * 3_000_000 + '","amount":"1"}',
+    f'{{"row":1,"lines":[{{"theItem":"a","price":"{FAR}","price":"1"}}]}}',
+]  # fmt: skip
+
+
+def test_no_decimal_keeps_a_task_for_hours(spark: SparkSession) -> None:
+    found = [row.asDict(recursive=True) for row in rows(spark, [*HARMLESS, *ENDLESS], Order)]
+    for row in found:
+        del row["message"]
+    for body, row in zip(HARMLESS, found, strict=False):
+        assert {name: value for name, value in row.items() if value is not None} == {"row": 1, **HARMLESS[body]}
+    for text, row in zip(ENDLESS, found[len(HARMLESS) :], strict=True):
+        assert row.pop("_corrupt") == text
+        assert set(row.values()) == {None}
+
+
 def test_ddl_and_struct_types_say_what_may_not_be_null(spark: SparkSession) -> None:
     bodies = ['{"id":1,"item":"a"}', '{"item":"a"}', '{"id":1}']
     for schema in ("id bigint NOT NULL, item string", StructType.fromDDL("id bigint NOT NULL, item string")):
