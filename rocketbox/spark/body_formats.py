@@ -169,7 +169,10 @@ class AvroFormat(BodyFormat):
 
 
 class ProtobufFormat(BodyFormat):
-    """Messages of one type, of which the descriptors of its files are known."""
+    """Messages of one type, of which the descriptors of its files are known.
+
+    Maps are read and written by their keys: the library has them in an order that is another one in each process.
+    """
 
     content_type = "application/x-protobuf"
 
@@ -199,7 +202,7 @@ class ProtobufFormat(BodyFormat):
 
     def write(self, value: Any) -> bytes:
         message = self._json.ParseDict(value, self._type(), descriptor_pool=self._pool)
-        body: bytes = message.SerializeToString()
+        body: bytes = message.SerializeToString(deterministic=True)  # a row that is sent again has the same DEDUP_KEY
         return body
 
     def _plain(self, message: Any, room: _Room) -> Any:
@@ -207,7 +210,7 @@ class ProtobufFormat(BodyFormat):
         if kind.full_name in WRAPPERS:
             return message.value
         if kind.full_name.startswith("google.protobuf."):  # a time, a duration, a struct: text or values in JSON
-            return self._json.MessageToDict(message, descriptor_pool=self._pool)
+            return _by_keys(self._json.MessageToDict(message, descriptor_pool=self._pool))
         room.take(len("{},"))
         found = {}
         for field in kind.fields:
@@ -219,7 +222,7 @@ class ProtobufFormat(BodyFormat):
     def _field(self, field: Any, value: Any, room: _Room) -> Any:
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             of = field.message_type.fields_by_name["value"]
-            return room.counted({_key(key): self._one(of, each, room) for key, each in value.items()})
+            return room.counted({_key(key): self._one(of, value[key], room) for key in sorted(value)})
         if _is_repeated(field):
             return room.counted([self._one(field, each, room) for each in value])
         return self._one(field, value, room)
@@ -306,6 +309,12 @@ def _is_repeated(field: Any) -> bool:
 
 def _key(key: Any) -> str:
     return str(key).lower() if isinstance(key, bool) else str(key)
+
+
+def _by_keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _by_keys(value[key]) for key in sorted(value)}
+    return list(map(_by_keys, value)) if isinstance(value, list) else value
 
 
 def _unknown_extension(code: int, data: bytes) -> Any:

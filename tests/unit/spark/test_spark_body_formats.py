@@ -329,6 +329,49 @@ def test_rows_whose_json_is_longer_than_a_record_batch_come_in_several(monkeypat
     assert max(row["batch"] for row in found) > 20
 
 
+def test_maps_of_protobuf_are_read_and_written_by_their_keys(tmp_path: Path) -> None:
+    """In the order of the library, another one in each process, a row that is sent again would be another message."""
+    from google.protobuf import descriptor_pb2, struct_pb2
+
+    files = descriptor_pb2.FileDescriptorSet()
+    struct_pb2.DESCRIPTOR.CopyToProto(files.file.add())
+    file = files.file.add(name="stock.proto", package="shop", dependency=["google/protobuf/struct.proto"])
+    stock = file.message_type.add(name="Stock")
+    entry = stock.nested_type.add(name="CountsEntry")
+    entry.options.map_entry = True
+    kinds = descriptor_pb2.FieldDescriptorProto
+    for number, (name, kind) in enumerate((("key", kinds.TYPE_STRING), ("value", kinds.TYPE_INT64)), 1):
+        entry.field.add(name=name, number=number, type=kind, label=kinds.LABEL_OPTIONAL)
+    for number, (name, of, label) in enumerate(
+        (
+            ("counts", ".shop.Stock.CountsEntry", kinds.LABEL_REPEATED),
+            ("more", ".google.protobuf.Struct", kinds.LABEL_OPTIONAL),
+        ),
+        1,
+    ):
+        stock.field.add(name=name, number=number, type=kinds.TYPE_MESSAGE, label=label, type_name=of)
+    path = tmp_path / "stock.desc"
+    path.write_bytes(files.SerializeToString())
+    options = {"bodyFormat": "protobuf", "messageName": "shop.Stock", "descFilePath": str(path)}
+    names = [f"k{number}" for number in range(8)]
+    text = t.StringType()
+    schema = t.StructType(
+        [
+            t.StructField("counts", t.MapType(text, t.LongType())),
+            t.StructField("more", t.MapType(text, t.ArrayType(t.MapType(text, text)))),
+        ]
+    )
+    value = {
+        "counts": [(name, 1) for name in reversed(names)],
+        "more": [("list", [[(name, "x") for name in reversed(names)]])],
+    }
+    message = sent(t.StructType([t.StructField("value", schema)]), {"value": value}, **options)
+    assert isinstance(message, Message)
+    assert [name.decode() for name in re.findall(rb"k\d", message.body)] == [*names, *names]
+    found = read(message.body, **options)
+    assert (list(found["counts"]), list(found["more"]["list"][0])) == (names, names)
+
+
 # --- what is said wrongly --------------------------------------------------------------------------------------------
 
 
