@@ -58,5 +58,8 @@ def choose_columns(text: str | None, include_properties: bool | None) -> tuple[s
 
 
 def schema_of(names: Iterable[str]) -> str:
-    """The schema of these columns in Spark's DDL."""
-    return ", ".join(f"{name} {COLUMNS[name]}" for name in names)
+    """The schema of these columns in Spark's DDL.
+
+    A plain ``timestamp`` there is what ``spark.sql.timestampType`` of the session says; ours are moments.
+    """
+    return ", ".join(f"{name} {'timestamp_ltz' if COLUMNS[name] == 'timestamp' else COLUMNS[name]}" for name in names)
