@@ -114,8 +114,9 @@ OPTIONS = (
     SourceOption("maxPartitions", "Tasks of one batch at most.", "as many as the rows need", kafka=("minPartitions",)),
     SourceOption(
         "pushFilters",
-        "`true`: filters on some columns are done by the source, for a frame that is used once: Spark would give the "
-        "filters of one use to the others, and rows would be lost and doubled. See below.",
+        "`true`: filters on some columns are done by the source where `spark.sql.python.filterPushdown.enabled` is "
+        "true, for a frame that is used once: Spark would give the filters of one use to the others, and rows would be "
+        "lost and doubled. See below.",
         "`false`",
         "batch",
     ),

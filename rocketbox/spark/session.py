@@ -61,7 +61,6 @@ PASSWORD_IN_URL = r"://[^/\s:@]*:[^/\s]+@"  # noqa: S105 - a pattern
 ANY_CONF = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.python.filterPushdown.enabled": "true",  # else a batch read gets no filters
     "spark.sql.streaming.stopTimeout": "10s",  # else stopping waits for ever for a function that does not end
     "spark.redaction.regex": f"(?i){SECRET_WORDS}|{PASSWORD_IN_URL}",  # of a key, or of its value
 }

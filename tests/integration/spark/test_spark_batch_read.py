@@ -16,7 +16,7 @@ from rocketbox.spark.source import SCHEMA
 from tests.support.spark.topics import Broker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -170,6 +170,19 @@ def test_a_name_server_that_is_not_there_is_told_at_once(spark: SparkSession) ->
         frame.count()
 
 
+FILTERS_ARE_PUSHED = "spark.sql.python.filterPushdown.enabled"
+
+
+@pytest.fixture
+def pushes_filters(spark: SparkSession) -> Iterator[None]:
+    """A session that pushes filters, as none does that rocketbox makes: uses of one frame would share them."""
+    assert spark.conf.get(FILTERS_ARE_PUSHED) == "false"
+    spark.conf.set(FILTERS_ARE_PUSHED, "true")
+    yield
+    spark.conf.unset(FILTERS_ARE_PUSHED)
+
+
+@pytest.mark.usefixtures("pushes_filters")
 def test_filters_are_pushed_where_spark_does_it(spark: SparkSession, broker: Broker, topic: str) -> None:
     sent = broker.send(topic, [{"row": number} for number in range(16)], lambda number: "AB"[number % 2])
     expected = [
@@ -184,18 +197,14 @@ def test_filters_are_pushed_where_spark_does_it(spark: SparkSession, broker: Bro
 
     assert filtered().rdd.getNumPartitions() == 3, "three offsets are read"
     assert bodies(filtered()) == expected
-    conf = "spark.sql.python.filterPushdown.enabled"
-    spark.conf.set(conf, "false")  # as in a session that rocketbox did not make
-    try:
-        assert filtered().rdd.getNumPartitions() == 16, "all rows are read, and Spark throws most of them away"
-        assert bodies(filtered()) == expected
-    finally:
-        spark.conf.set(conf, "true")
+    spark.conf.set(FILTERS_ARE_PUSHED, "false")
+    assert filtered().rdd.getNumPartitions() == 16, "all rows are read, and Spark throws most of them away"
+    assert bodies(filtered()) == expected
 
 
+@pytest.mark.usefixtures("pushes_filters")
 def test_uses_of_one_frame_do_not_get_each_others_filters(spark: SparkSession, broker: Broker, topic: str) -> None:
     """Spark plans one reader for all of them, which has taken the filters of one."""
-    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
     sent = broker.send(topic, [{"row": number} for number in range(16)], lambda number: "AB"[number % 2])
 
     def rows(wanted: Callable[[int, int], bool]) -> list[int]:
