@@ -89,6 +89,10 @@ class BatchLog:
             "that goes on where the group stands"
         )
 
+    def is_planned(self, batch: int) -> bool:
+        """Whether Spark has written down where a batch ends."""
+        return bool(self._files.exists(self._path(f"offsets/{batch}")))
+
     def is_done(self, batch: int) -> bool:
         """Whether Spark has written down that a batch is."""
         return bool(self._files.exists(self._path(f"commits/{batch}")))

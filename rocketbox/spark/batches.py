@@ -82,6 +82,8 @@ class BatchRunner:
         """The id of the last batch of this query that the function has done."""
         self.last = -1
         """The id of the last batch that is done, by whichever query and process."""
+        self.begun = -1
+        """The id of the last batch that Spark has given to this query's function, or that was refused; -1: none yet."""
         self.attempt = (-1, 0)  # batch, which attempt it is
         self.idle = threading.Event()
         self.idle.set()
@@ -106,7 +108,7 @@ class BatchRunner:
 
         Blocks: it looks into that.
         """
-        self.failure, self.gave_up, self.done, self._interrupted = None, False, -1, False
+        self.failure, self.gave_up, self.done, self.begun, self._interrupted = None, False, -1, -1, False
         self.last = -1 if planned is None else planned.id if planned.done else planned.id - 1
         self._log, self._lease, self._portal, self._servers = log, lease, portal, servers
         self._pending = -1 if planned is None or planned.done else planned.id
@@ -130,15 +132,14 @@ class BatchRunner:
     def take_back(self) -> None:
         """Count an attempt for none where a stop has cut it short, or its rows could not be read: see ``_is_excused``.
 
-        So where the function has done the batch, and Spark has not written that down (its disk is full).
+        So where the function has done the batch, and Spark has not written that down (its disk is full), and where the
+        query has ended between the plan of a batch and the call of its function.
 
         Not on the thread that called the function: Spark interrupts that one when it stops the query.
         """
         cut, self._cut_short = self._cut_short, None
-        if cut is None:
-            if self.done < 0 or self.done != self.attempt[0] or self._is_committed(self.done):
-                return
-            cut = self.attempt
+        if cut is None and (cut := self._uncommitted() or self._not_begun()) is None:
+            return
         batch, attempt = cut
         self._not_tried = batch, attempt - 1
         try:
@@ -149,11 +150,25 @@ class BatchRunner:
                 batch, self._options.group, in_words(error),
             )  # fmt: skip
 
-    def _is_committed(self, batch: int) -> bool:
+    def _uncommitted(self) -> tuple[int, int] | None:
+        """The batch that the function has done and Spark has not written down, and its attempt."""
+        if self.done < 0 or self.done != self.attempt[0]:
+            return None
         try:
-            return self._log.is_done(batch)
+            return None if self._log.is_done(self.done) else self.attempt
         except Exception:  # its Java process is gone: mostly it is
-            return True
+            return None
+
+    def _not_begun(self) -> tuple[int, int] | None:
+        """The batch that this query has planned and not begun, as its first attempt."""
+        following = self.last + 1
+        if following in (self._pending, self.begun):
+            return None
+        try:
+            return (following, 1) if self._log.is_planned(following) else None
+        except Exception:  # its Java process is gone: where it was planned, this process still knows
+            self._not_tried = following, 0
+            return None
 
     def hangs_at(self) -> str | None:
         """The line of the function's that is at work now, or waits."""
@@ -166,7 +181,7 @@ class BatchRunner:
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """Called by Spark."""
         self.idle.clear()
-        self._thread = threading.get_ident()
+        self.begun, self._thread = batch, threading.get_ident()
         attempt = self._tried + 1 if batch == self._pending else 1
         try:
             self._check(batch, attempt)

@@ -528,7 +528,7 @@ class SparkListenerContainer:
         if isinstance(error, JavaNotFoundError):
             self._is(SparkListenerState.UNAVAILABLE, why)
         elif self._batches.gave_up:
-            most, batch = self.options.max_batch_attempts, self._batches.attempt[0]
+            most, batch = self.options.max_batch_attempts, self._batches.begun
             self._is(SparkListenerState.FAILED, f"batch {batch} has failed {most} times (max_batch_attempts): {why}")
         elif await self._threads.run(self._is_final, error):
             self._is(SparkListenerState.FAILED, f"its query cannot run: {why}")

@@ -167,6 +167,46 @@ def test_a_batch_in_which_no_queue_goes_on_is_not_delivered(
     assert delivered == [1, 3]
 
 
+@pytest.mark.parametrize("java_answers", [True, False])
+def test_a_batch_that_was_planned_and_never_begun_has_not_been_tried(
+    spark: SparkSession,
+    broker: Broker,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    java_answers: bool,
+) -> None:
+    """Its query was stopped, or has failed, before Spark called the function."""
+    make_topic(broker, topic)
+    attempts: list[tuple[int, int]] = []
+
+    def handle(frame: DataFrame, batch: SparkBatch) -> None:
+        attempts.append((batch.id, batch.attempt))
+        if batch.id == 1:
+            raise ArithmeticError("the sink is full")
+
+    def is_gone(log: BatchLog, batch: int) -> bool:
+        raise ConnectionRefusedError("nobody listens")
+
+    ends = [offsets(topic, (0, 2)), offsets(topic, (0, 5))]
+    with batches(spark, broker, topic, tmp_path, handle, ends, max_batch_attempts=2) as call:
+        call(spark.range(1), 0)
+        (tmp_path / "commits").mkdir()
+        (tmp_path / "commits" / "0").write_text("v1\n{}")
+        with monkeypatch.context() as patch:
+            if not java_answers:
+                patch.setattr(BatchLog, "is_planned", is_gone)
+            call.take_back()
+        log = BatchLog(spark, f"file:{tmp_path}")
+        assert log.attempts(log.last_planned()) == (0 if java_answers else 1)  # for another process
+        call.begin(log, log.last_planned(), call._lease, call._portal, call._servers)
+        with pytest.raises(ArithmeticError):
+            call(spark.range(1), 1)
+        call.take_back()  # which takes nothing back of a batch that was begun
+        assert log.attempts(log.last_planned()) == 1
+    assert attempts == [(0, 1), (1, 1)]
+
+
 def test_a_batch_of_an_unknown_query_is_refused_before_the_function(
     spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
 ) -> None:

@@ -217,6 +217,34 @@ async def test_a_batch_that_is_done_and_that_spark_cannot_commit_has_all_its_att
     assert attempts == [1, 1]
 
 
+async def test_a_batch_that_was_planned_when_a_stop_came_has_all_its_attempts(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
+) -> None:
+    """The function has never seen it: its messages became dead letters at the next start."""
+    await send(broker, topic, 0, 3)
+    attempts: list[tuple[int, int, list[int]]] = []
+
+    def handle(rows: DataFrame, batch: SparkBatch) -> None:
+        attempts.append((batch.id, batch.attempt, rows_in(rows)))
+
+    def wait_for_the_plan() -> None:
+        while not (tmp_path / "offsets" / "1").exists():  # its function is called some tens of milliseconds later
+            assert not first.has_ended, first.state().reason
+
+    most: dict[str, Any] = {"max_batch_attempts": 1, "on_failed_batch": OnFailedBatch.DEAD_LETTER}
+    first = spark_listener(handle, client, topic, tmp_path, **most)
+    async with first:
+        await until(lambda: (tmp_path / "commits" / "0").exists() or first.has_ended)
+        await send(broker, topic, 3, 6)
+        await anyio.to_thread.run_sync(wait_for_the_plan)
+        await first.drain(MINUTES)
+    last = spark_listener(handle, client, topic, tmp_path, **most, trigger="available_now")
+    async with last:
+        await until(lambda: last.has_ended)
+        assert last.status is SparkListenerState.FINISHED, last.state().reason
+    assert attempts == [(0, 1, [0, 1, 2]), (1, 1, [3, 4, 5])]
+
+
 async def test_an_error_of_a_functions_own_counts_although_a_stop_has_begun(
     broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
 ) -> None:
