@@ -89,6 +89,8 @@ class SessionGoneError(Exception):
     """The Java process has ended (it was killed, it had no memory left), and everything in it."""
 
 
+# Until then a query from the latest on would pass over what is sent to a listener that says it is ready.
+_FINDS_PLACES = Situation(SparkListenerState.STARTING, "it finds where to begin in the queues of its topic")
 _TOLD_IN_WORDS = (QueryStoppedError, SessionGoneError)  # a traceback of ours says nothing more
 
 
@@ -222,7 +224,13 @@ class SparkListenerContainer:
 
     @property
     def status(self) -> SparkListenerState:
-        return self._situation.state
+        return self._now().state
+
+    def _now(self) -> Situation:
+        """How it is; a query that has no places yet runs from its first batch on, whose plan has found them."""
+        if self._situation is _FINDS_PLACES and self._batches.begun >= 0:
+            self._is(SparkListenerState.RUNNING)
+        return self._situation
 
     def describe(self) -> list[str]:
         """Its line of the start log."""
@@ -234,10 +242,11 @@ class SparkListenerContainer:
 
     def state(self) -> ContainerState:
         """What health shows; one whose query has failed, waits to start again or cannot run is not ready."""
-        status, ready, reason = self._situation.health(self._trouble(), self._clock.monotonic())
+        now = self._now()
+        status, ready, reason = now.health(self._trouble(), self._clock.monotonic())
         batch, attempt = self._batches.attempt
         progress: dict[str, object] = {
-            "state": self._situation.state.value,
+            "state": now.state.value,
             "batch": self._batches.last,
             "attempt": attempt if batch > self._batches.last else 0,
             "busy": not self._batches.idle.is_set(),
@@ -408,7 +417,7 @@ class SparkListenerContainer:
             if self._has_stopped():  # while it started: nobody else knows of it
                 await self._stop.drain(session, query, LAST_BATCH)
                 return None
-            self._is(SparkListenerState.RUNNING)
+            self._situation = _FINDS_PLACES if planned is None else Situation(SparkListenerState.RUNNING)
             error = await self._until_end(session, query, servers)
             with self._clock.move_on_after(LAST_STEP), suppress(*GONE):
                 await self._position.ends(await self._threads.run(lambda: log.read_up_to(log.last_planned())))

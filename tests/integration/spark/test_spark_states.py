@@ -83,6 +83,26 @@ async def test_a_query_that_somebody_stops_begins_again(
     assert caplog.text.count("it starts again in 1 s from its checkpoint") == 2, "it has run well in between"
 
 
+async def test_what_is_sent_once_a_listener_from_the_latest_on_is_ready_is_read(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
+) -> None:
+    """It was ready before its query had found where the queues end: what came in these seconds was skipped."""
+    await send(broker, topic, 0, 3)
+    seen: list[int] = []
+
+    def handle(rows: DataFrame) -> None:
+        seen.extend(rows_in(rows))
+
+    running = spark_listener(handle, client, topic, tmp_path, starting_offsets="latest")
+    async with running:
+        await until(lambda: running.state().ready or running.has_ended)
+        await send(broker, topic, 3, 6)
+        await until(lambda: running.state().progress["batch"] != -1 or running.has_ended)
+        await send(broker, topic, 6, 9)
+        await until(lambda: 8 in seen or running.has_ended)
+    assert sorted(seen) == [3, 4, 5, 6, 7, 8]
+
+
 async def test_what_is_behind_shows_in_the_state_and_at_the_broker(
     broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
 ) -> None:
