@@ -3,7 +3,8 @@
 A row is invalid whose message could not be read (``_error``) or whose body does not fit the schema (``_corrupt``).
 ``on_invalid`` says what becomes of it: ``column`` leaves it to the function, ``fail`` refuses the batch before the
 function is called, ``skip`` leaves it out, ``dead-letter`` sends it to the group's dead-letter topic once the function
-is done. They are counted by what the function's own first action sees, so that nothing is read twice for it.
+is done. Those that the function has are counted by what its own first action sees, so that nothing is read twice for
+it; those that it does not have, in rows that are kept meanwhile.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ class Delivery:
         invalid = invalid_rows(frame.columns)
         if invalid is None:
             yield self._form(frame)
-        elif self._on_invalid in (OnInvalidBody.COLUMN, OnInvalidBody.SKIP):
+        elif self._is_told_by_its_first_action:
             counted = Observation()
             frame = frame.observe(counted, f.count_if(invalid).alias("invalid"))
             self._waiting = [*self._waiting[1 - MOST_WAITING :], (batch, counted)]
@@ -160,6 +161,18 @@ class Delivery:
             finally:
                 frame.unpersist()
 
+    @property
+    def _is_told_by_its_first_action(self) -> bool:
+        """Whether Spark may count invalid rows beside the function's first action.
+
+        That may be ``isEmpty()``, which looks at one row, and Spark tells of none behind it, and of none that goes by
+        ``rdd`` or ``foreachPartition``. Of rows that the function has all the same it does not matter; those that it
+        does not get are counted for certain. A form that holds all rows is made by one action.
+        """
+        if self._on_invalid is OnInvalidBody.SKIP:
+            return self._as is not RowForm.SPARK
+        return self._on_invalid is OnInvalidBody.COLUMN
+
     def _looked_at(self, frame: DataFrame, invalid: Column, batch: int, servers: Servers) -> Iterator[Any]:
         found = frame.where(invalid)
         if self._on_invalid is OnInvalidBody.FAIL:
@@ -169,9 +182,10 @@ class Delivery:
             return
         yield self._form(frame.where(~invalid))
         if number := found.count():
-            reason = reason_of(found.columns).alias("reason")
-            whole = found.select(f"{MESSAGE}.*", reason) if MESSAGE in found.columns else found.select("*", reason)
-            self._send_letters(self._as_sent(whole), self._group, servers)
+            if self._on_invalid is OnInvalidBody.DEAD_LETTER:
+                reason = reason_of(found.columns).alias("reason")
+                whole = found.select(f"{MESSAGE}.*", reason) if MESSAGE in found.columns else found.select("*", reason)
+                self._send_letters(self._as_sent(whole), self._group, servers)
             self._saw(number, batch)
 
     def dead_letter(self, messages: DataFrame, reason: str, servers: Servers) -> int:

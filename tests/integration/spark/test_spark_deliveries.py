@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -109,6 +110,31 @@ def test_invalid_rows_can_be_left_out(spark: SparkSession, broker: Broker, topic
     with given.of(orders(spark, broker, topic, BODIES), 0, Servers(broker.name_server)) as frame:
         assert rows_in(frame) == [0, 2]
     wait_for(lambda: counts(given, 2))
+
+
+@pytest.mark.parametrize(
+    "look",
+    [lambda frame: frame.isEmpty(), lambda frame: frame.first(), lambda frame: frame.foreachPartition(list)],
+    ids=["isEmpty", "first", "foreachPartition"],
+)
+def test_rows_that_are_left_out_are_told_whatever_the_function_looks_at_first(
+    spark: SparkSession,
+    broker: Broker,
+    topic: str,
+    caplog: pytest.LogCaptureFixture,
+    look: Callable[[DataFrame], object],
+) -> None:
+    given = delivery(topic, on_invalid="skip")
+    rows = orders(spark, broker, topic, BODIES)
+    with given.of(rows, 0, Servers(broker.name_server)) as frame:
+        look(frame)
+    assert given.invalid == 2
+    with given.of(rows, 1, Servers(broker.name_server)) as frame:
+        look(frame)
+        assert rows_in(frame) == [0, 2]
+    assert given.invalid == 4
+    told = [record.getMessage() for record in caplog.records if "could not be read" in record.getMessage()]
+    assert [text.partition("; ")[2] for text in told] == ["they are left out (2 since the start)"]
 
 
 def test_invalid_rows_can_fail_the_batch_before_the_function(spark: SparkSession, broker: Broker, topic: str) -> None:
