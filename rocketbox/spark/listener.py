@@ -47,7 +47,7 @@ from rocketbox.spark.listener_options import SparkListenerOptions
 from rocketbox.spark.paths import checkpoint_location, local_folder
 from rocketbox.spark.position import QueryPosition
 from rocketbox.spark.py4j_log import told_once
-from rocketbox.spark.query import GONE, in_words, is_permanent, is_the_sources, start_query
+from rocketbox.spark.query import GONE, end_idle_callbacks, in_words, is_permanent, is_the_sources, start_query
 from rocketbox.spark.query_progress import follow, unfollow
 from rocketbox.spark.query_stop import QueryStop
 from rocketbox.spark.servers import Servers
@@ -425,6 +425,7 @@ class SparkListenerContainer:
         finally:
             self._query = None
             await self._threads.run(unfollow, session, run_id)
+            await self._threads.run(end_idle_callbacks, session)
             await self._threads.run(self._batches.take_back)
 
     async def _until_it_may_read(self) -> bool:

@@ -2,7 +2,7 @@
 
 Everything here blocks, and asks the Java process; where that is gone, py4j raises what ``GONE`` names.
 
-Source: Apache Spark 4.3.0 ``StreamingQuery``, ``StreamExecution.stop``.
+Source: Apache Spark 4.3.0 ``StreamingQuery``, ``StreamExecution.stop``; py4j 0.10.9 ``PythonClient``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped] # it has no types
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
@@ -28,6 +29,7 @@ from rocketbox.spark.session import SessionLostError, is_alive, log_query_errors
 
 __all__ = [
     "GONE",
+    "end_idle_callbacks",
     "in_words",
     "is_active",
     "is_of_a_stop",
@@ -132,6 +134,17 @@ def is_active(session: SparkSession, query: StreamingQuery) -> bool:
         if is_alive(session):
             raise
         return False
+
+
+def end_idle_callbacks(session: SparkSession) -> None:
+    """Close the connections over which Java has called and calls nothing now; without a word when it is gone.
+
+    py4j keeps that of a thread for ever, with a thread and a socket in this process, also when Java's own thread has
+    ended: each query has one. A thread that lives, as that of another query, makes a new one for its next call.
+    """
+    gateway: Any = session.sparkContext._gateway
+    with suppress(*GONE):
+        gateway.java_gateway_server.getCallbackClient().periodicCleanup()
 
 
 def is_permanent(error: BaseException) -> bool:

@@ -19,13 +19,14 @@ import pytest
 pytest.importorskip("pyspark")
 
 import pyarrow.parquet
+from py4j.clientserver import ClientServerConnection  # type: ignore[import-untyped]  # it has no types
 from pydantic import BaseModel, Field
 from pyspark.sql import DataFrame, SparkSession
 
 from rocketbox.client import MQClientInstance
 from rocketbox.spark.batch import SparkBatch
 from rocketbox.spark.listener import SparkListenerState
-from tests.support.spark.listeners import rows_in, send, spark_listener
+from tests.support.spark.listeners import MINUTES, rows_in, send, spark_listener
 from tests.support.spark.topics import Broker, rows_of, wait_for
 from tests.support.waiting import PATIENCE, until
 
@@ -233,6 +234,34 @@ async def test_no_thread_outlives_its_listener(
     for thread in left:  # one that has said that it ends may still be on its last line
         await anyio.to_thread.run_sync(thread.join, 10)
     assert [thread for thread in left if thread.is_alive()] == []
+
+
+async def test_queries_that_have_ended_leave_no_connections_of_javas(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each left a thread and a socket: a function that failed all night took all that the service may open."""
+    monkeypatch.setattr("rocketbox.spark.listener.FIRST_BACKOFF", 0.05)
+    monkeypatch.setattr("rocketbox.spark.listener.LONGEST_BACKOFF", 0.05)
+    seen: list[int] = []
+
+    def handle(rows: DataFrame, batch: SparkBatch) -> None:
+        seen.append(batch.attempt)
+        if len(seen) <= 4:
+            raise ArithmeticError("the sink is full")
+
+    def connections() -> int:
+        targets = (getattr(thread, "_target", None) for thread in threading.enumerate())
+        return sum(isinstance(getattr(target, "__self__", None), ClientServerConnection) for target in targets)
+
+    await send(broker, topic, 0, 1)
+    before = connections()
+    listener = spark_listener(handle, client, topic, tmp_path)
+    async with listener:
+        await until(lambda: len(seen) == 5 and listener.state().progress["batch"] == 0, seconds=MINUTES)
+        await send(broker, topic, 1, 2)  # the query that is left is called all the same
+        await until(lambda: len(seen) == 6)
+        assert connections() - before <= 3, "that of the query, that of what follows its progress, and one that ends"
+    assert seen == [1, 2, 3, 4, 5, 1]
 
 
 async def test_ddl_that_spark_cannot_read_ends_the_listener(
