@@ -23,6 +23,7 @@ from rocketbox.errors import ConfigurationError, Finding, NoRouteError
 
 if TYPE_CHECKING:
     from rocketbox.autoconfigure.assembly import Assembly
+    from rocketbox.spark.lease import LeaseAnswer
 
 __all__ = ["spark"]
 
@@ -120,22 +121,30 @@ def _folder(checkpoint: str) -> Path:
 
 
 def _refuse_if_leased(assembly: Assembly, plan: Any) -> None:
-    """Raise when another driver, on whatever machine, holds the lease of the listener's query."""
+    """Raise when another driver, on whatever machine, holds the lease of the listener's query, or nobody says."""
     own = assembly.rocketmq.cluster(plan.cluster or "")
     if own.name_server is None or own.is_embedded:
         return  # its servers run inside of the service, on this machine
-    why = anyio.run(partial(_holder, assembly, own, plan))
-    if why is not None:
+    answer = anyio.run(partial(_lease_answer, assembly, own, plan))
+    if answer is None or answer.held:
+        return
+    if answer.by_another:
         from rocketbox.spark.lease import LOCK_LIFETIME
 
         raise _wrong(
-            f"a query of group {plan.group} for topic {plan.topic} runs: {why}",
+            f"a query of group {plan.group} for topic {plan.topic} runs: {answer.why}",
             "stop it first, all of its replicas; or, where it was killed, wait: the lease of one that is dead ends "
             f"within {LOCK_LIFETIME:.0f} s",
         )
+    raise _wrong(
+        f"whether a query of group {plan.group} for topic {plan.topic} runs is not known: {answer.why}",
+        "wait until all brokers of the topic answer; or, where none runs on any machine, name its folder by "
+        "--checkpoint",
+    )
 
 
-async def _holder(assembly: Assembly, own: Any, plan: Any) -> str | None:
+async def _lease_answer(assembly: Assembly, own: Any, plan: Any) -> LeaseAnswer | None:
+    """What brokers say to who asks for the lease, which is given back at once; None: the topic does not exist."""
     from rocketbox.autoconfigure.users import CredentialsBean
     from rocketbox.spark.lease import Lease
 
@@ -150,7 +159,7 @@ async def _holder(assembly: Assembly, own: Any, plan: Any) -> str | None:
         except NoRouteError:  # nobody reads a topic that does not exist
             return None
         await lease.release()
-    return answer.why if answer.by_another else None
+    return answer
 
 
 def _wrong(what: str, fix: str) -> ConfigurationError:

@@ -12,6 +12,18 @@ pytest.importorskip("pyspark")
 
 from rocketbox.cli.app import app
 from rocketbox.client import ClientOptions, MQClientInstance
+from rocketbox.clock import RealClock
+from rocketbox.protocol.codes import MASTER_ID, RequestCode
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.headers import RegisterBrokerRequestHeader
+from rocketbox.protocol.registration_bodies import (
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+    encode_register_broker,
+)
+from rocketbox.remoting.client import RemotingClient
 from rocketbox.spark.lease import Lease
 from tests.support.framework.services import ServiceMaker
 from tests.support.spark.topics import Broker, rows_of
@@ -98,3 +110,31 @@ async def test_the_brokers_are_asked_with_the_keys_of_a_bean(
     (tmp_path / "lake" / "metadata").write_text(json.dumps({"id": "6f1b"}))
     assert await anyio.to_thread.run_sync(reset, name) == 0
     assert (tmp_path / "events").read_text() == "opened closed"
+
+
+async def test_a_query_keeps_its_checkpoint_while_a_broker_does_not_say_who_has_its_lease(
+    service: ServiceMaker, broker: Broker, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It holds the lease by the other broker, which was not asked any more."""
+    await anyio.to_thread.run_sync(broker.send, topic, rows_of(0, 1))
+    name = service(SOURCE.replace("TOPIC", topic), f"rocketmq.name-server: {broker.name_server}\n").__name__
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake" / "metadata").write_text(json.dumps({"id": "6f1b"}))
+    async with MQClientInstance(broker.name_server) as instance, RemotingClient(clock=RealClock()) as dead:
+        lease = Lease(instance, "lake", topic, holder="another machine")
+        assert (await lease.take()).held
+        header = RegisterBrokerRequestHeader(
+            broker_name="a-dead-one", broker_addr="127.0.0.1:1", cluster_name="DefaultCluster", broker_id=MASTER_ID
+        )
+        topics = TopicConfigSerializeWrapper(
+            {each: TopicConfig(topic_name=each) for each in (topic, "a-dead-one")}, DataVersion()
+        )
+        told = encode_register_broker(RegisterBrokerBody(topics))
+        request = RemotingCommand.request(RequestCode.REGISTER_BROKER, header.encode(), told)
+        assert (await dead.request(broker.name_server, request, timeout=10)).code == 0
+        assert await anyio.to_thread.run_sync(reset, name) == 1
+        told_user = " ".join(capsys.readouterr().err.split())
+        assert "broker a-dead-one does not give its lock" in told_user
+        assert "where none runs on any machine, name its folder by --checkpoint" in told_user
+        await lease.release()
+    assert (tmp_path / "lake" / "metadata").exists()
