@@ -15,7 +15,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -30,13 +30,14 @@ from rocketbox.loops import at_interpreter_end, call_soon_from_thread, outside_o
 from rocketbox.waiters import Waiter, make_waiter
 
 __all__ = [
+    "BorrowedThreads",
     "Job",
     "WorkerPool",
     "blocking_in_loop",
     "look_blocking",
-    "pools_started",
     "run_blocking",
     "run_briefly",
+    "threads_in_use",
 ]
 
 _log = logging.getLogger(__name__)
@@ -46,7 +47,9 @@ Later = Callable[[Callable[[], object]], object]
 _later: contextvars.ContextVar[Later | None] = contextvars.ContextVar("later", default=None)
 SHORT_WORK = 8  # threads at most for short work
 _of_short_work: RunVar[anyio.CapacityLimiter] = RunVar("rocketbox_short_work")
-_started: contextvars.ContextVar[list[WorkerPool] | None] = contextvars.ContextVar("started", default=None)
+_in_use: contextvars.ContextVar[list[WorkerPool | BorrowedThreads] | None] = contextvars.ContextVar(
+    "in_use", default=None
+)
 
 
 @contextmanager
@@ -62,15 +65,53 @@ def blocking_in_loop(later: Later) -> Iterator[None]:
         _later.reset(token)
 
 
+class BorrowedThreads:
+    """Those of anyio's that functions run in now, each until who awaits it knows of its end."""
+
+    name = "rocketbox"
+
+    def __init__(self) -> None:
+        self._of_functions: list[Sequence[int]] = []
+        """The thread of each function, none before one has begun it."""
+
+    @contextmanager
+    def borrowed(self, threads: Sequence[int]) -> Iterator[None]:
+        """A function runs in a thread inside, whose ident is put into ``threads`` when it begins."""
+        self._of_functions.append(threads)
+        try:
+            yield
+        finally:
+            self._of_functions[:] = (each for each in self._of_functions if each is not threads)
+
+    @property
+    def goes_on_by_itself(self) -> bool:
+        """Whether a function runs, or waits for a thread, which does not wait for what it has called in a loop."""
+        waiting = threads_waiting_for_loops()
+        return any(waiting.isdisjoint(threads) for threads in self._of_functions)
+
+    @property
+    def busy_threads(self) -> list[int]:
+        """Their idents."""
+        return [ident for threads in self._of_functions for ident in threads]
+
+
 @contextmanager
-def pools_started() -> Iterator[list[WorkerPool]]:
-    """The pools that run, of those that are started inside, or by tasks that are: whose threads somebody waits for."""
-    pools: list[WorkerPool] = []
-    token = _started.set(pools)
+def threads_in_use() -> Iterator[list[WorkerPool | BorrowedThreads]]:
+    """The threads of all that is started inside, or by tasks that are: those of pools that run, and anyio's."""
+    in_use: list[WorkerPool | BorrowedThreads] = [BorrowedThreads()]
+    token = _in_use.set(in_use)
     try:
-        yield pools
+        yield in_use
     finally:
-        _started.reset(token)
+        _in_use.reset(token)
+
+
+def _borrowed(threads: Sequence[int]) -> AbstractContextManager[None]:
+    """A function runs inside in one of anyio's threads: told to who looks at them, if anybody does."""
+    for each in _in_use.get() or ():
+        if isinstance(each, BorrowedThreads):
+            return each.borrowed(threads)
+    return nullcontext()
 
 
 async def run_blocking(function: Callable[..., ResultT], *args: Any) -> ResultT:
@@ -118,7 +159,8 @@ async def look_blocking(function: Callable[..., ResultT], *args: Any) -> ResultT
         threads.append(threading.get_ident())
         return function(*args)
 
-    return await anyio.to_thread.run_sync(run, abandon_on_cancel=True)
+    with _borrowed(threads):
+        return await anyio.to_thread.run_sync(run, abandon_on_cancel=True)
 
 
 async def _in_a_thread(
@@ -140,19 +182,20 @@ async def _in_a_thread(
                 call_soon(ended.set)
 
     cancelled = anyio.get_cancelled_exc_class()
-    try:
-        return await anyio.to_thread.run_sync(run, limiter=limiter)
-    except RuntimeError as error:
-        if not at_interpreter_end(error) or not claim.acquire(blocking=False):
+    with _borrowed(threads):
+        try:
+            return await anyio.to_thread.run_sync(run, limiter=limiter)
+        except RuntimeError as error:
+            if not at_interpreter_end(error) or not claim.acquire(blocking=False):
+                raise
+            return function(*args)  # nobody else does it any more
+        except cancelled:  # a task's own cancel(), as asyncio.timeout() calls it, comes through anyio's shield
+            if not claim.acquire(blocking=False):
+                with anyio.CancelScope(shield=True):
+                    while not ended.is_set():
+                        with suppress(cancelled):  # it may be cancelled more than once
+                            await ended.wait()
             raise
-        return function(*args)  # nobody else does it any more
-    except cancelled:  # a task's own cancel(), as asyncio.timeout() calls it, comes through anyio's shield
-        if not claim.acquire(blocking=False):
-            with anyio.CancelScope(shield=True):
-                while not ended.is_set():
-                    with suppress(cancelled):  # it may be cancelled more than once
-                        await ended.wait()
-        raise
 
 
 class Job(ABC):
@@ -230,7 +273,7 @@ class WorkerPool:
         self._alive = 0
         self._lacking = False  # of threads, and that has been logged
         self._ended = anyio.Event()
-        self._listed_in: list[WorkerPool] | None = None
+        self._listed_in: list[WorkerPool | BorrowedThreads] | None = None
         self.context = contextvars.Context()
         """That in which the pool was started, without its loop: for jobs that bring none of their own."""
         self.on_delivered: Callable[[], object] = _nothing
@@ -241,7 +284,7 @@ class WorkerPool:
         self._in_loop = threads_of_this_loop()
         self._later = _later.get()
         self.context = outside_of_loops()
-        self._listed_in = _started.get()
+        self._listed_in = _in_use.get()
         if self._listed_in is not None:
             self._listed_in.append(self)
         return self

@@ -18,7 +18,7 @@ import anyio
 
 from rocketbox.application import RocketBox
 from rocketbox.autoconfigure.loading import Launch
-from rocketbox.blocking import pools_started
+from rocketbox.blocking import threads_in_use
 from rocketbox.boot.dependencies import dependency_of, hint_name
 from rocketbox.boot.masking import mask
 from rocketbox.boot.settings import Settings
@@ -287,8 +287,8 @@ class Harness:
         config, profiles, settings, beans, hooks = self._launch
         said = Launch(config, profiles, (), settings, beans, hooks=hooks)
         telling = telling_of_threads(thread_started, submitted_to_pool, in_thread_of_pool)
-        with pools_started() as pools, telling:
-            self._seen.pools = pools
+        with threads_in_use() as threads, telling:
+            self._seen.threads = threads
             try:
                 async with (
                     self._in_world.launch(said, self._failing) as launch,

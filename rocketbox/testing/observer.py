@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 import anyio
 
-from rocketbox.blocking import WorkerPool
+from rocketbox.blocking import BorrowedThreads, WorkerPool
 from rocketbox.broker.store.dispatcher import Arrival
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.client import ConsumeContext, SendContext
@@ -111,7 +111,8 @@ class Observer:
         """What handlers and hooks raised that is no signal, and nobody was told of yet."""
         self.of_hooks: list[Exception] = []
         """What hooks raised of that."""
-        self.pools: list[WorkerPool] = []
+        self.threads: list[WorkerPool | BorrowedThreads] = []
+        """Those in which functions run that rocketbox calls."""
         self.others: list[Any] = []
         """Further tasks that may wait for something else than virtual time."""
         self.sending: list[Any] = []
@@ -495,11 +496,11 @@ class Observer:
         for task, told in zip(self.sending, self.sends_under_way, strict=True):
             if waits_for_thread(task):
                 yield RealWait(told, "a worker thread")
-        for pool in self.pools:
-            if pool.goes_on_by_itself:
+        for threads in self.threads:
+            if threads.goes_on_by_itself:
                 frames = sys._current_frames()
-                lines = [line for each in pool.busy_threads if (line := line_of_thread(frames.get(each)))]
-                yield RealWait(f"a thread of {pool.name}", ", ".join(lines))
+                lines = [line for each in threads.busy_threads if (line := line_of_thread(frames.get(each)))]
+                yield RealWait(f"a thread of {threads.name}", ", ".join(lines))
 
     def _holder(self, task: Any, awaited: Any) -> tuple[str, bool]:
         """Who has the lock that a task waits for, for people, and whether that one waits for virtual time.

@@ -1,0 +1,73 @@
+"""What the client does in threads of its own while virtual time stands still."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+
+from rocketbox.storage.file_system import LockHandle
+from rocketbox.storage.memory_storage import MemoryStorage
+from rocketbox.testing import Harness
+from tests.support.framework.services import ServiceMaker
+
+pytestmark = pytest.mark.anyio
+
+SOURCE = """
+from rocketbox import MessageModel, RocketBox, rocketmq_listener
+
+app = RocketBox("news", scan=[__name__])
+ticks = []
+
+@rocketmq_listener(topic="news", consumer_group="news", message_model=MessageModel.BROADCASTING)
+async def read(text: str) -> None: ...
+
+@app.every("1s")
+async def tick() -> None:
+    ticks.append(1)
+"""
+
+SETTINGS = """
+rocketmq:
+  name-server: embedded
+  producer: {group: news}
+"""
+
+
+class SlowStorage(MemoryStorage):
+    """A disk that takes real time; ``about_to`` is told of it before and after."""
+
+    about_to: Callable[[], object] = staticmethod(lambda: None)
+
+    def lock(self, path: str) -> LockHandle:
+        self._take_time()
+        return super().lock(path)
+
+    def sync_directory(self, path: str) -> None:
+        self._take_time()
+        super().sync_directory(path)
+
+    def _take_time(self) -> None:
+        self.about_to()
+        time.sleep(0.02)
+        self.about_to()
+
+
+async def test_no_time_passes_under_the_offsets_that_a_broadcasting_group_keeps_itself(
+    service: ServiceMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rocketbox.testing.memory_world.MemoryStorage", SlowStorage)
+    news = service(SOURCE, SETTINGS)
+    began = datetime(2026, 1, 2, 8, tzinfo=UTC)
+    async with Harness(news.app, now=began) as harness:
+        assert (harness.now, news.ticks) == (began, [])
+        times: list[datetime] = []
+        monkeypatch.setattr(SlowStorage, "about_to", staticmethod(lambda: times.append(harness.now)))
+        await harness.send("news", "one")
+        await harness.drain()
+        assert harness.calls(news.read)[0].at == 0
+        await harness.advance("2m")
+    assert times
+    assert times[::2] == times[1::2]
