@@ -33,6 +33,7 @@ from rocketbox.listeners.container_state import ContainerStatus
 from rocketbox.listeners.plans import ContainerPlan
 from rocketbox.message import ConsumeMode, MessageExt, MessageModel, MessageQueue
 from rocketbox.protocol.codes import ResponseCode, retry_topic
+from rocketbox.protocol.tags import parse_subscription
 from rocketbox.storage.memory_storage import MemoryStorage
 from rocketbox.testing.addresses import MAIN
 from rocketbox.testing.dead_letter_queues import DeadLetterQueues
@@ -283,7 +284,9 @@ class RealWorld:
                 left += [f"group {group} does not have queue {_named(queue)} yet" for queue in missing]
         for queue, offset in at.items():
             end = await admin.max_offset(queue)
-            if offset < end and not self._is_held_up(container, queue, offset):
+            if offset >= end or self._is_held_up(container, queue, offset):
+                continue
+            if not await self._is_passed_over(container, queue, offset, end):
                 left.append(f"group {group} is at {offset} of {end} in queue {_named(queue)}")
         return left
 
@@ -299,6 +302,24 @@ class RealWorld:
             ):  # fmt: skip
                 return first.queue_offset == offset and call.outcome is Outcome.COMES_BACK
         return False
+
+    async def _is_passed_over(self, container: ListenerContainer, queue: MessageQueue, offset: int, end: int) -> bool:
+        """Whether none of the messages from an offset up to the end has a tag that the group takes.
+
+        A broker tells a consumer that it has passed over some with an answer to its pull, and holds that back for
+        seconds, as it does where nothing has come at all.
+        """
+        functions = [function for function in container.plan.functions if function.topic == queue.topic]
+        expression = " || ".join(function.selector_expression for function in functions)
+        if not parse_subscription(queue.topic, expression).tags_set:
+            return False
+        admin = self._admin(container.cluster, container.group)
+        while offset < end:
+            found = await admin.pull(queue, offset, expression=expression, decompress=False, group=container.group)
+            if found.messages or found.next_begin_offset <= offset:
+                return False
+            offset = found.next_begin_offset
+        return True
 
     # --- servers -----------------------------------------------------------------------------------------------------
 

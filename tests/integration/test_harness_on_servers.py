@@ -122,6 +122,37 @@ async def test_drain_does_not_wait_for_a_queue_that_waits_for_its_own_retry(
             await harness.drain()
 
 
+TAGGED = """
+from rocketbox import RocketBox, rocketmq_listener
+
+app = RocketBox("tower", scan=[__name__])
+landed = []
+
+@rocketmq_listener(topic="planes", consumer_group="tower", selector_expression="UA || AA")
+async def land(flight: str) -> None:
+    landed.append(flight)
+
+@rocketmq_listener(topic="planes", consumer_group="tower", selector_expression="DL")
+async def wave(flight: str) -> None:
+    landed.append(flight)
+"""
+
+
+async def test_drain_does_not_wait_for_messages_with_tags_that_a_group_does_not_take(
+    service: ServiceMaker, main: str
+) -> None:
+    """A broker holds back for seconds what would tell the group that it has passed over them."""
+    tower = service(TAGGED, "rocketmq: {name-server: ns1.example:9876, producer: {group: tower}}")
+    async with Harness(tower.app, name_server=main, patience=2) as harness:
+        for number, tag in enumerate(("UA", "B6", "DL", "EV", "B6")):
+            await harness.send(f"planes:{tag}", f"{tag}{number}", hash_key="runway")
+        await harness.drain()
+        assert tower.landed == ["UA0", "DL2"]
+        await harness.send("planes:AA", "AA5", hash_key="runway")
+        await harness.drain()
+        assert tower.landed == ["UA0", "DL2", "AA5"]
+
+
 async def test_virtual_time_is_refused(desk: ModuleType, main: str) -> None:
     with pytest.raises(HarnessError, match=r"now=.* needs virtual time, and on a real broker \(127\.0\.0\.1:\d+\)"):
         async with Harness(desk.app, name_server=main, now=datetime(2026, 1, 2, tzinfo=UTC)):
