@@ -17,7 +17,7 @@ import os
 import sys
 import sysconfig
 import threading
-from asyncio import taskgroups
+from asyncio import runners, taskgroups
 from asyncio import tasks as asyncio_tasks
 from collections.abc import Awaitable, Callable, Coroutine, Sized
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -44,6 +44,7 @@ __all__ = [
     "ThreadCall",
     "awaited_by",
     "frames_of",
+    "is_call_of_ours",
     "is_ours",
     "is_users_frame",
     "is_users_own",
@@ -66,6 +67,8 @@ WAITS_FOR_ONE = frozenset({asyncio.wait_for.__code__, asyncio_tasks._cancel_and_
 LEAVES_A_GROUP = frozenset({"__aexit__", "_aexit"})
 DRIVES_BY_HAND = frozenset({_resumed.__code__})  # it passes on what the handler waits for
 IN_THREADS = frozenset({WorkerPool.run.__code__, _in_a_thread.__code__, look_blocking.__code__, LookUps.find.__code__})
+CALLS_BACK = asyncio.Handle._run.__code__
+MAKES_TASKS = frozenset({__file__, str(Path(__file__).with_name("observer.py"))})
 ResultT = TypeVar("ResultT")
 MOST_TURNS = 10_000  # of the loop, without rest, before one looks what goes on
 
@@ -505,13 +508,33 @@ def _first_of(awaited: Any, *names: str) -> Any:
 
 def is_ours(task: Any) -> bool:
     """Whether a task that has not run yet is one of rocketbox's own, or of anyio's, which keep something in order."""
+    return (work := _work_of(task)) is None or _is_code_of_ours(work)
+
+
+def is_call_of_ours(task: Any, made_at: FrameType | None) -> bool:
+    """Whether a task that was made in this frame is one of the user's own whose whole work is rocketbox's, as that of
+    ``asyncio.create_task(template.send(...))``, or of ``run_coroutine_threadsafe``, which the loop makes."""
+    if (work := _work_of(task)) is None or not _is_code_of_ours(work):
+        return False
+    while made_at is not None and made_at.f_code is not CALLS_BACK and made_at.f_code.co_filename != runners.__file__:
+        name = made_at.f_code.co_filename
+        if name not in MAKES_TASKS and (name.startswith(OWN) or _is_users(name)):
+            return is_users_frame(made_at)
+        made_at = made_at.f_back
+    return True
+
+
+def _work_of(task: Any) -> Any:
+    """The coroutine of a task that has not run yet; of anyio's, what it runs inside. None: nobody knows."""
     work = task.get_coro()
     frame = getattr(work, "cr_frame", None)
-    if frame is not None and frame.f_code.co_filename.startswith(ANYIO):  # of a task group, with what it runs inside
+    if frame is not None and frame.f_code.co_filename.startswith(ANYIO):  # of a task group
         inner = frame.f_locals
-        work = inner.get("coro") or getattr(inner.get("self"), "_coro", None)
-        if work is None:
-            return True
+        return inner.get("coro") or getattr(inner.get("self"), "_coro", None)
+    return work
+
+
+def _is_code_of_ours(work: Any) -> bool:
     code = getattr(work, "cr_code", None)
     return code is not None and code.co_filename.startswith(OWN)
 

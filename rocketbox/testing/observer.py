@@ -44,6 +44,7 @@ from rocketbox.testing.loop_turns import (
     LoopTurns,
     RealWait,
     ThreadCall,
+    is_call_of_ours,
     is_ours,
     is_users_own,
     is_users_own_code,
@@ -408,7 +409,7 @@ class Observer:
         running = _call.get()
         if running is None:
             return
-        if is_ours(task):
+        if is_ours(task) and not is_call_of_ours(task, sys._getframe(1)):
             running.of_ours.add(task)
             return
         running.started.add(task)

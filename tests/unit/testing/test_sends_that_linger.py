@@ -14,7 +14,10 @@ from tests.support.framework.services import ServiceMaker
 pytestmark = pytest.mark.anyio
 
 SOURCE = """
-from rocketbox import LocalTransactionState, MessageExt, RocketBox, rocketmq_listener, rocketmq_transaction_listener
+import asyncio
+from rocketbox import (
+    LocalTransactionState, MessageExt, RocketBox, RocketMQTemplate, rocketmq_listener, rocketmq_transaction_listener
+)
 
 app = RocketBox("shop", scan=[__name__])
 checked = []
@@ -22,6 +25,15 @@ checked = []
 @rocketmq_listener(topic="orders", consumer_group="billing")
 async def bill(order: str) -> None:
     pass
+
+@rocketmq_listener(topic="parcels", consumer_group="parcels")
+async def hand_on(how: str, template: RocketMQTemplate) -> None:
+    if how == "task":
+        hand_on.task = asyncio.create_task(template.send("orders", how))
+    elif how == "tasks":
+        hand_on.task = asyncio.gather(template.send("orders", how), template.send("orders", how))
+    else:
+        hand_on.task = asyncio.run_coroutine_threadsafe(template.send("orders", how), asyncio.get_running_loop())
 
 @rocketmq_transaction_listener(topic="orders")
 def placed(message: MessageExt) -> LocalTransactionState:
@@ -57,6 +69,18 @@ async def test_drain_waits_for_a_send_that_waits_for_others(shop: ModuleType) ->
         assert seconds(harness, began) == 2.0
         await harness.drain()
         assert seconds(harness, began) == 2.0  # of the trace nobody waits for, and no time passes
+
+
+@pytest.mark.parametrize(("how", "times"), [("task", 1), ("tasks", 2), ("call", 1)])
+async def test_drain_waits_for_a_send_that_a_handler_leaves_to_a_task(shop: ModuleType, how: str, times: int) -> None:
+    async with Harness(shop.app) as harness:
+        await harness.send("parcels", how)
+        began = harness.now
+        await harness.drain()
+        assert shop.hand_on.task.done()
+        assert harness.sent("orders").all(str) == [how] * times
+        assert len(harness.calls(shop.bill)) == times
+        assert seconds(harness, began) == 2.0
 
 
 async def test_a_send_of_one_test_never_comes_in_the_next_one(shop: ModuleType) -> None:
