@@ -467,21 +467,26 @@ class Observer:
 
     def real_waits(self) -> Iterator[RealWait]:
         """What waits now for something else than virtual time."""
-        for running in (*self._running.values(), *self._left):
+        at_work = [*self._running.values(), *self._left]
+        for running in at_work:
             self._look_whether_all_ended(running)
-            name = running.call.name
-            where_of = {task: real_wait(task) for task in running.started}
-            sending = [task for task, where in where_of.items() if where is None]
-            sending += [task for task in running.of_ours if not task.done()]
-            where = None if running.ended else real_wait(running.task, running.awaited)
-            if where is not None and not is_held_by(sending, running.task, running.awaited):
-                holder, in_virtual_time = self._holder(running.task, running.awaited)
-                if not in_virtual_time:
+        waits = {running: None if running.ended else real_wait(running.task, running.awaited) for running in at_work}
+        tasks = {running: {task: real_wait(task) for task in running.started} for running in at_work}
+        in_virtual_time = list(self.sending)  # what one of them holds comes when time has passed
+        in_virtual_time += [running.task for running in at_work if not running.ended and waits[running] is None]
+        for running in at_work:
+            in_virtual_time += [task for task, where in tasks[running].items() if where is None]
+            in_virtual_time += [task for task in running.of_ours if not task.done()]
+        for running in at_work:
+            name, where = running.call.name, waits[running]
+            if where is not None and not is_held_by(in_virtual_time, running.task, running.awaited):
+                holder, time_moves = self._holder(running.task, running.awaited)
+                if not time_moves:
                     yield RealWait(f"handler {_told(running)}", where + holder)
-            for task, where in where_of.items():
-                if where is not None and not is_held_by(sending, task, None):
-                    holder, in_virtual_time = self._holder(task, None)
-                    if not in_virtual_time:
+            for task, where in tasks[running].items():
+                if where is not None and not is_held_by(in_virtual_time, task, None):
+                    holder, time_moves = self._holder(task, None)
+                    if not time_moves:
                         yield RealWait(f"task {task.get_name()!r}, which handler {name} has started,", where + holder)
             for call in list(running.threads):
                 if call.waits_for_loop:

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from rocketbox.testing import Harness
+from rocketbox.testing import Harness, Outcome
 from tests.support.framework.services import ServiceMaker
 
 pytestmark = pytest.mark.anyio
@@ -34,6 +34,32 @@ async def hand_on(how: str, template: RocketMQTemplate) -> None:
         hand_on.task = asyncio.gather(template.send("orders", how), template.send("orders", how))
     else:
         hand_on.task = asyncio.run_coroutine_threadsafe(template.send("orders", how), asyncio.get_running_loop())
+
+asked = asyncio.Queue()
+
+@app.background_task
+async def write(template: RocketMQTemplate) -> None:
+    while True:
+        text, done = await asked.get()
+        await template.send("orders", text)
+        done.set_result(None)
+
+@rocketmq_listener(topic="letters", consumer_group="letters")
+async def ask(text: str) -> None:
+    done = asyncio.get_running_loop().create_future()
+    asked.put_nowait((text, done))
+    await done
+
+met = asyncio.Event()
+
+@rocketmq_listener(topic="meetings", consumer_group="meetings")
+async def meet(who: str, template: RocketMQTemplate) -> None:
+    if who == "waits":
+        await met.wait()
+    else:
+        event = met
+        await template.send("orders", who)
+        event.set()
 
 @rocketmq_transaction_listener(topic="orders")
 def placed(message: MessageExt) -> LocalTransactionState:
@@ -80,6 +106,26 @@ async def test_drain_waits_for_a_send_that_a_handler_leaves_to_a_task(shop: Modu
         assert shop.hand_on.task.done()
         assert harness.sent("orders").all(str) == [how] * times
         assert len(harness.calls(shop.bill)) == times
+        assert seconds(harness, began) == 2.0
+
+
+async def test_time_moves_for_a_handler_that_waits_for_what_a_background_task_sends(shop: ModuleType) -> None:
+    async with Harness(shop.app, patience=1) as harness:
+        await harness.send("letters", "one")
+        began = harness.now
+        await harness.drain()
+        assert [call.outcome for call in harness.calls(shop.ask)] == [Outcome.CONSUMED]
+        assert harness.sent("orders").all(str) == ["one"]
+        assert seconds(harness, began) == 2.0
+
+
+async def test_time_moves_for_a_handler_that_waits_for_what_another_one_sends(shop: ModuleType) -> None:
+    async with Harness(shop.app, patience=1) as harness:
+        await harness.template.send_many("meetings", ["waits", "sends"])
+        began = harness.now
+        await harness.drain()
+        assert [call.outcome for call in harness.calls(shop.meet)] == [Outcome.CONSUMED] * 2
+        assert harness.sent("orders").all(str) == ["sends"]
         assert seconds(harness, began) == 2.0
 
 
