@@ -39,7 +39,13 @@ from rocketbox.testing.listened import Listened
 from rocketbox.testing.loop_turns import LoopTurns
 from rocketbox.testing.memory_world import MemoryWorld
 from rocketbox.testing.missed_settings import missed_settings
-from rocketbox.testing.observer import Observer, in_thread_of_pool, submitted_to_pool, thread_started
+from rocketbox.testing.observer import (
+    Observer,
+    call_for_thread,
+    in_thread_of_pool,
+    submitted_to_pool,
+    thread_started,
+)
 from rocketbox.testing.pace import Pace
 from rocketbox.testing.real_world import RealPace, RealWorld
 from rocketbox.testing.records import Call, DeadLetter, Outcome, Sent, SentMessages, shown
@@ -201,7 +207,7 @@ class Harness:
         if missed := missed_settings(self.app, self._launch[0]):
             self._seen.note(missed)
         reported.entered(self)
-        self._turns.watch(self._seen.task_started, self._seen.called_in_thread, self._seen.timer_set)
+        self._turns.watch(self._seen.task_started, call_for_thread, self._seen.called_in_thread, self._seen.timer_set)
         self._host = self._turns.start(self._run(), f"harness of {self.app.name}")
         self._seen.others.append(self._host)
         try:

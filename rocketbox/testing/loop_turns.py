@@ -21,6 +21,7 @@ from asyncio import runners, taskgroups
 from asyncio import tasks as asyncio_tasks
 from collections.abc import Awaitable, Callable, Coroutine, Sized
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context
 from pathlib import Path
 from types import CodeType, FrameType
@@ -85,13 +86,19 @@ class RealWait:
 
 
 class ThreadCall:
-    """A call in a thread of an executor, which goes on when who awaited it is cancelled."""
+    """A call in a thread of an executor, which goes on when who awaited it is cancelled.
+
+    The function is called inside of ``around()``, in the thread.
+    """
 
     what = "a thread"
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], around: Callable[[], AbstractContextManager[object]] = nullcontext
+    ) -> None:
         self._future: asyncio.Future[Any] | Future[Any] | None = None
         self._function = function
+        self._around = around
         self._guard = threading.Lock()
         self._thread: int | None = None
         self._is_given_up = False
@@ -103,7 +110,8 @@ class ThreadCall:
                 return None
             self._thread = threading.get_ident()
         try:
-            return self._function(*args, **named)
+            with self._around():
+                return self._function(*args, **named)
         finally:
             self._has_ended = True
 
@@ -297,13 +305,15 @@ class LoopTurns:
     def watch(
         self,
         started: Callable[[asyncio.Task[Any]], object],
+        for_thread: Callable[[Callable[..., Any]], ThreadCall],
         in_thread: Callable[[ThreadCall], object],
         timer: Callable[[Callable[..., object]], Any],
     ) -> None:
         """Begin.
 
-        ``started`` is called with each task that is made from now on, in the context of who makes it, and ``in_thread``
-        with each call that is given to a thread (``asyncio.to_thread``). ``timer`` is called with what a timer is to
+        ``started`` is called with each task that is made from now on, in the context of who makes it. Of what is given
+        to a thread (``asyncio.to_thread``) ``for_thread`` makes what is called instead, and ``in_thread`` is told of
+        that when it is given. ``timer`` is called with what a timer is to
         call, and returns what it calls instead, whose ``handle`` is set then; None: nothing else.
         """
         if self._noted is not None:
@@ -316,7 +326,7 @@ class LoopTurns:
         def run(executor: Executor | None, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
             if executor is not None and not isinstance(executor, ThreadPoolExecutor):
                 return run_in_executor(executor, function, *args)
-            call = ThreadCall(function)
+            call = for_thread(function)
             call.future = future = run_in_executor(executor, call, *args)
             in_thread(call)
             return future

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from types import FrameType
 from typing import Any, Protocol
@@ -57,7 +58,7 @@ from rocketbox.testing.promises import is_held_by, lock_of, times_entered
 from rocketbox.testing.records import Call, DeadLetter, LogEntry, Outcome, Sent
 from rocketbox.testing.started import StartedThread, TimerCall
 
-__all__ = ["Observer", "in_thread_of_pool", "submitted_to_pool", "thread_started"]
+__all__ = ["Observer", "call_for_thread", "in_thread_of_pool", "submitted_to_pool", "thread_started"]
 
 SIGNALS = (Reject, RetryLater, BatchFailed)
 
@@ -550,7 +551,23 @@ def submitted_to_pool(function: Callable[..., Any], who: FrameType) -> ThreadCal
     It, or who gives it, is the user's own: what a library gives to a pool of its own may be there to stay.
     """
     is_meant = _call.get() is not None and (is_users_own(function) or is_users_own_code(who.f_code))
-    return ThreadCall(function) if is_meant else None
+    return call_for_thread(function) if is_meant else None
+
+
+def call_for_thread(function: Callable[..., Any]) -> ThreadCall:
+    """What is called instead of a function that is given to a thread: what that starts itself is the handler's, too,
+    where one gives it."""
+    running = _call.get()
+    return ThreadCall(function) if running is None else ThreadCall(function, partial(_as_part_of, running))
+
+
+@contextmanager
+def _as_part_of(running: _Running) -> Iterator[None]:
+    token = _call.set(running)
+    try:
+        yield
+    finally:
+        _call.reset(token)
 
 
 def in_thread_of_pool(call: ThreadCall) -> None:

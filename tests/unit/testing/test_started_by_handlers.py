@@ -54,6 +54,9 @@ def from_a_thread(call):
     loop = asyncio.get_running_loop()
     start(lambda: call(loop))
 
+def in_a_thread(function, *args):
+    asyncio.get_running_loop().run_in_executor(None, function, *args)
+
 def scheduled(text):
     calls = sched.scheduler()
     calls.enter(0.05, 1, note, (text,))
@@ -74,6 +77,14 @@ ways = {
     "a function of Python's in a pool": lambda: pool.submit(scheduled("a function of Python's in a pool").run),
     "one that a pool maps": lambda: pool.map(sched.scheduler.run, [scheduled("one that a pool maps")]),
     "one in a thread": lambda: start(scheduled("one in a thread").run),
+    "a thread of a pool": lambda: pool.submit(start, work, "a thread of a pool"),
+    "a pool of a pool": lambda: pool.submit(pool.submit, work, "a pool of a pool"),
+    "call in a thread that starts one": lambda: in_a_thread(start, work, "call in a thread that starts one"),
+    "call in a thread that calls a coroutine": lambda: in_a_thread(
+        asyncio.run_coroutine_threadsafe,
+        sleep("call in a thread that calls a coroutine"),
+        asyncio.get_running_loop(),
+    ),
     "call_later of a thread": lambda: from_a_thread(
         lambda loop: loop.call_soon_threadsafe(loop.call_later, 0.05, note, "call_later of a thread")
     ),
