@@ -54,7 +54,6 @@ __all__ = [
     "real_wait",
     "users_coroutine",
     "waits_for_rocketbox",
-    "waits_for_thread",
 ]
 
 OWN = str(Path(__file__).resolve().parents[1]) + os.sep
@@ -426,11 +425,6 @@ def _real_wait(waiting: Any, awaited: Any, seen: set[int]) -> str | None:
         if _is_users(frame.f_code.co_filename):
             return _line_of(frame)
     return _line_of(frames[-1]) if frames else ""
-
-
-def waits_for_thread(task: Any) -> bool:
-    """Whether a task waits for what a thread does, of all that rocketbox has done in threads."""
-    return any(frame.f_code in IN_THREADS and _goes_on_by_itself(frame) for frame in frames_of(task.get_coro()))
 
 
 def _goes_on_by_itself(frame: FrameType) -> bool:

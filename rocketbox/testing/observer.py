@@ -52,7 +52,6 @@ from rocketbox.testing.loop_turns import (
     line_of_thread,
     real_wait,
     users_coroutine,
-    waits_for_thread,
 )
 from rocketbox.testing.promises import is_held_by, lock_of, times_entered
 from rocketbox.testing.records import Call, DeadLetter, LogEntry, Outcome, Sent
@@ -118,7 +117,8 @@ class Observer:
         self.others: list[Any] = []
         """Further tasks that may wait for something else than virtual time."""
         self.sending: list[Any] = []
-        """Tasks that send and are no handlers: what they send may be compressed in a thread, which takes real time."""
+        """Tasks that send and are no handlers; middleware may take real time meanwhile, and so may a thread that
+        compresses what they send."""
         self.given_up: dict[tuple[str | None, str, str], str] = {}
         """What calls gave up that has not come to a dead-letter queue yet, by cluster, group and id: what it is."""
         self._transactions: set[EndingTransaction] = set()  # that have begun, and not ended for good
@@ -501,8 +501,8 @@ class Observer:
             if not task.done() and (where := real_wait(task)) is not None:
                 yield RealWait(task.get_name(), where)
         for task, told in zip(self.sending, self.sends_under_way, strict=True):
-            if waits_for_thread(task):
-                yield RealWait(told, "a worker thread")
+            if (where := real_wait(task)) is not None:
+                yield RealWait(told, where)
         for threads in self.threads:
             if threads.goes_on_by_itself:
                 frames = sys._current_frames()

@@ -1,4 +1,4 @@
-"""What the client does in threads of its own while virtual time stands still."""
+"""What takes real time in the client, while virtual time stands still: its own threads, middleware around sends."""
 
 from __future__ import annotations
 
@@ -71,3 +71,45 @@ async def test_no_time_passes_under_the_offsets_that_a_broadcasting_group_keeps_
         await harness.advance("2m")
     assert times
     assert times[::2] == times[1::2]
+
+
+AROUND_SENDS = """
+import asyncio, time
+from rocketbox import RocketBox, RocketMQTemplate, bean, rocketmq_listener
+from rocketbox.client import SendMiddleware
+
+app = RocketBox("news", scan=[__name__])
+ticks, waits = [], []
+
+@bean
+def signed() -> SendMiddleware:
+    async def sign(context, call_next):
+        await (asyncio.sleep(0.02) if waits[0] == "in the loop" else asyncio.to_thread(time.sleep, 0.02))
+        return await call_next(context)
+    return sign
+
+@rocketmq_listener(topic="news", consumer_group="news")
+async def read(text: str) -> None: ...
+
+@app.on_startup
+async def first(template: RocketMQTemplate) -> None:
+    await template.send("news", "first")
+
+@app.every("1s")
+async def tick(template: RocketMQTemplate) -> None:
+    ticks.append(1)
+    await template.send("news", "tick")
+"""
+
+
+@pytest.mark.parametrize("where", ["in the loop", "in a thread"])
+async def test_no_time_passes_under_the_middleware_of_a_send(service: ServiceMaker, where: str) -> None:
+    news = service(AROUND_SENDS, SETTINGS)
+    news.waits.append(where)
+    async with Harness(news.app) as harness:
+        await harness.send("news", "second")
+        await harness.drain()
+        assert [(call.arguments, call.at) for call in harness.calls(news.read)] == [(("first",), 0), (("second",), 0)]
+        assert news.ticks == []
+        await harness.advance("3s")
+        assert [sent.at for sent in harness.sent("news")] == [0, 0, 1, 2, 3]
