@@ -288,6 +288,7 @@ class Harness:
         if not await pace.until(stopped, LONGEST_STOP):
             self._host.cancel()
             await pace.until(stopped, LONGEST_STOP)
+        await self._turns.end(seen.take_left(), PATIENCE_AT_THE_END)  # as the end of a process does
 
     async def _run(self) -> None:
         config, profiles, settings, beans, hooks = self._launch

@@ -19,7 +19,7 @@ import sysconfig
 import threading
 from asyncio import runners, taskgroups
 from asyncio import tasks as asyncio_tasks
-from collections.abc import Awaitable, Callable, Coroutine, Sized
+from collections.abc import Awaitable, Callable, Coroutine, Sequence, Sized
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context
@@ -292,6 +292,14 @@ class LoopTurns:
             if cancelled is not None:
                 raise cancelled
             await task
+
+    @staticmethod
+    async def end(tasks: Sequence[asyncio.Task[Any]], within: float) -> None:
+        """Cancel tasks, and return when they have ended, or after so many seconds of real time."""
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=within)
 
     def call_soon(self, call: Callable[[], object]) -> None:
         """Have it called in the next turn."""

@@ -466,6 +466,13 @@ class Observer:
                     coroutine.close()
         return ended
 
+    def take_left(self) -> list[Any]:
+        """The tasks that handlers have started and that go on; timers of theirs call nobody any more."""
+        left = list(self._running.values()) + list(self._left)
+        for each in (each for running in left for each in list(running.threads) if isinstance(each, TimerCall)):
+            each.handle.cancel()
+        return [task for running in left for task in running.started if not task.done()]
+
     def real_waits(self) -> Iterator[RealWait]:
         """What waits now for something else than virtual time."""
         at_work = [*self._running.values(), *self._left]

@@ -121,6 +121,11 @@ async def leaves(text: str) -> None:
     threading.Thread(target=release.wait, daemon=True).start()
     asyncio.get_running_loop().call_later(3600, asyncio.Event().set)  # as pools of libraries do
 
+@rocketmq_listener(topic="goes-on", consumer_group="goes-on")
+async def goes_on(text: str) -> None:
+    goes_on.task = asyncio.create_task(asyncio.Event().wait())
+    goes_on.timer = asyncio.get_running_loop().call_later(3600, note, "never")
+
 @rocketmq_listener(topic="hangs", consumer_group="hangs")
 async def hangs(text: str) -> None:
     threading.Thread(target=hang).start()
@@ -316,6 +321,15 @@ async def test_what_may_go_on_for_ever_is_not_waited_for(starts: ModuleType) -> 
             assert [call.outcome for call in harness.calls(starts.leaves)] == [Outcome.CONSUMED]
         finally:
             starts.release.set()
+
+
+async def test_what_a_handler_has_started_ends_with_the_harness(starts: ModuleType) -> None:
+    async with harness_of(starts, "goes-on") as harness:
+        await harness.send("goes-on", "one")
+        while not harness.calls(starts.goes_on):
+            await asyncio.sleep(0)
+    assert starts.goes_on.task.cancelled()
+    assert starts.goes_on.timer.cancelled()
 
 
 async def test_a_thread_that_hangs_is_named_with_its_line(starts: ModuleType) -> None:
