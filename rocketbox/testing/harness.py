@@ -603,8 +603,8 @@ class Harness:
     ) -> list[Call]:
         """The calls of a group that consumed ``count`` messages or more; time moves until there are so many.
 
-        Raises AssertionError, with what happened instead, when a message of it becomes a dead letter first, or when
-        ``within`` has passed; HarnessError for a ``count`` below 1.
+        Raises AssertionError, with what happened instead, when a message of it becomes a dead letter first, or is lost
+        (broadcasting), or when ``within`` has passed; HarnessError for a ``count`` below 1.
         """
         self._check_awaited("consumed")
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
@@ -613,20 +613,22 @@ class Harness:
         dead = len(self.dead_letters(group, cluster=cluster))
         same = self._listened.same_as(cluster)
 
-        def consumed() -> list[Call]:
-            calls = (call for call in self._seen.calls if call.group == group and call.cluster == same)
-            return [call for call in calls if Outcome.CONSUMED in call.outcomes]
+        def calls() -> list[Call]:
+            return [call for call in self._seen.calls if call.group == group and call.cluster == same]
 
-        def so_many() -> int:
-            return sum(call.outcomes.count(Outcome.CONSUMED) for call in consumed())
+        def so_many(outcome: Outcome = Outcome.CONSUMED) -> int:
+            return sum(call.outcomes.count(outcome) for call in calls())
+
+        lost = so_many(Outcome.LOST)
 
         def is_over() -> bool:
-            return so_many() >= count or len(self.dead_letters(group, cluster=cluster)) > dead
+            given_up = len(self.dead_letters(group, cluster=cluster)) > dead or so_many(Outcome.LOST) > lost
+            return so_many() >= count or given_up
 
         await self._pace.until(is_over, _seconds(within))
         if (found := so_many()) < count:
             raise AssertionError(f"group {group} has consumed {found} messages, and not {count}\n{self.log}")
-        return consumed()
+        return [call for call in calls() if Outcome.CONSUMED in call.outcomes]
 
     def _nobody_is_busy(self) -> bool:
         return not self._seen.at_work and not any(

@@ -146,13 +146,16 @@ class Listened:
                 return f"{asked!r} is a handler, and its group is {plan.group!r}"
         return f"{asked!r} is no group of {whose}"
 
-    def retries_of(self, group: str, cluster: str | None) -> int:
-        """How often a message of a group comes again before it is given up; ``cluster`` is a first name."""
+    def retries_of(self, group: str, cluster: str | None) -> int | None:
+        """How often a message of a group comes again before it is given up; ``cluster`` is a first name.
+
+        None: it never does, and is in no dead-letter queue, for the group is a broadcasting one.
+        """
         for plan in self.plans:
             if plan.group == group and self.same_as(plan.cluster) == cluster:
                 options = plan.options
                 if options.message_model is MessageModel.BROADCASTING:
-                    return 0
+                    return None
                 times = options.max_reconsume_times
                 has_default = times < 0 and options.consume_mode is ConsumeMode.CONCURRENTLY
                 return DEFAULT_MAX_RECONSUME_TIMES if has_default else times

@@ -88,7 +88,8 @@ class PassingClock(Protocol):
 
 
 class Observer:
-    """``retries_of(group, cluster)``: how often a group tries again, -1 without end. ``converter()`` is the service's.
+    """``retries_of(group, cluster)``: how often a group tries again, -1 without end, None where what fails is lost.
+    ``converter()`` is the service's.
 
     ``was_asked_for(error)``: the test itself has had a handler raise it. ``plain(cluster, name)`` is a name at a
     cluster's broker as the service knows it.
@@ -98,7 +99,7 @@ class Observer:
         self,
         clock: PassingClock,
         turns: LoopTurns,
-        retries_of: Callable[[str, str | None], int],
+        retries_of: Callable[[str, str | None], int | None],
         converter: Callable[[], MessageConverter],
         while_sending: Callable[[Callable[[], bool], Callable[[HarnessError], object]], object],
         was_asked_for: Callable[[BaseException], bool],
@@ -366,11 +367,13 @@ class Observer:
     def _outcome(self, call: Call, message: MessageExt, failure: BaseException | None) -> Outcome:
         if failure is None:
             return Outcome.CONSUMED
+        retries = self._retries_of(call.group, call.cluster)
         if isinstance(failure, Reject):
-            return Outcome.DEAD_LETTER
+            return Outcome.LOST if retries is None else Outcome.DEAD_LETTER
         if isinstance(failure, Exception) and is_answer(message, failure):
             return Outcome.CONSUMED
-        retries = self._retries_of(call.group, call.cluster)
+        if retries is None:
+            return Outcome.LOST
         return Outcome.DEAD_LETTER if 0 <= retries <= message.reconsume_times else Outcome.COMES_BACK
 
     # --- at the broker -----------------------------------------------------------------------------------------------

@@ -32,6 +32,8 @@ class Outcome(Enum):
     CONSUMED = "consumed"
     COMES_BACK = "comes back"
     DEAD_LETTER = "dead letter"
+    LOST = "lost"
+    """Of a broadcasting group: nothing comes back to it, and nothing of it is kept."""
     CANCELLED = "cancelled"
 
 

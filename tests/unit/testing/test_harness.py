@@ -289,6 +289,36 @@ async def test_used_up_retries_end_in_a_dead_letter(payments: ModuleType, harnes
         assert harness.calls("pay")[-1].outcome is Outcome.DEAD_LETTER
 
 
+async def test_what_fails_in_a_broadcasting_group_is_lost_and_no_dead_letter(service: ServiceMaker) -> None:
+    source = """
+    from rocketbox import MessageModel, Reject, RocketBox, rocketmq_listener
+
+    app = RocketBox("news", scan=[__name__])
+
+    @rocketmq_listener(topic="news", consumer_group="news", message_model=MessageModel.BROADCASTING)
+    async def read(text: str) -> None:
+        if text == "rejected":
+            raise Reject(text)
+        if text == "fails":
+            raise OSError(text)
+    """
+    news = service(source, SETTINGS)
+    async with Harness(news.app, failures="keep") as harness:
+        for text in ("fails", "rejected", "read"):
+            await harness.send("news", text)
+        await harness.advance("1h")
+        outcomes = {call.arguments: call.outcome for call in harness.calls(news.read)}
+        assert outcomes == {("fails",): Outcome.LOST, ("rejected",): Outcome.LOST, ("read",): Outcome.CONSUMED}
+        assert len(harness.calls(news.read)) == 3
+        assert harness.dead_letters("news") == []
+        await harness.send("news", "fails")
+        before = harness.now
+        with pytest.raises(AssertionError, match="group news has consumed 1 messages, and not 2") as raised:
+            await harness.consumed("news", 2)
+        assert str(raised.value).endswith("read, attempt 1: lost (OSError: fails)")
+        assert harness.now == before
+
+
 async def test_middleware_of_the_service_is_around_its_handlers_and_sends(service: ServiceMaker) -> None:
     source = """
     from rocketbox import RocketBox, bean, rocketmq_listener, send_to
