@@ -21,6 +21,7 @@ from rocketbox.storage.file_system import Storage
 if TYPE_CHECKING:
     from rocketbox.boot.settings import Settings
     from rocketbox.embedded import EmbeddedOptions
+    from rocketbox.listeners.plans import ContainerPlan
 
 __all__ = ["Machine"]
 
@@ -33,6 +34,10 @@ def _in_thread(options: EmbeddedOptions) -> LocalServers:
 
 def _none(cluster: str) -> tuple[()]:
     return ()
+
+
+def _as_planned(plan: ContainerPlan) -> Mapping[str, Any]:
+    return {}
 
 
 def _nobody(what: str, error: Exception) -> None:
@@ -62,8 +67,8 @@ class Machine:
     """Whether Spark listeners run: Spark's processes reach no network in memory, and see no virtual time."""
     client_options: Mapping[str, Any] = field(default_factory=dict)
     """Options of all clients, such as how often they do what has to be done now and then; these win over settings."""
-    consumer_options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of all listeners' consumers, in the same way."""
+    consumer_options: Callable[[ContainerPlan], Mapping[str, Any]] = _as_planned
+    """Options of the consumer of a group of listeners, in the same way."""
     name_server: Callable[[str, str], str] | None = None
     """Where the name server of a cluster is, given the cluster's name (empty: the main one) and what the settings say,
     an address by then. None: where the settings say. Raises ConfigurationError for one that must not be used."""

@@ -109,6 +109,7 @@ class PushListeners(ListenerKind[Candidate, ContainerPlan]):
     async def start(self, plans: Sequence[ContainerPlan], starting: Starting) -> list[ListenerContainer]:
         check_payloads(plans, starting.resolve(MessageConverter))
         converter = ConverterInUse(ConverterLookup(lambda: starting.beans.provider(MessageConverter)))
+        machine = self._service.machine
         containers = []
         for plan in plans:
             cluster = self._properties.cluster(plan.cluster or "")
@@ -124,7 +125,7 @@ class PushListeners(ListenerKind[Candidate, ContainerPlan]):
                     template_of=lambda name: starting.beans.provider(of_cluster(RocketMQTemplate, name)),
                     clock=self._service.clock,
                     await_termination=starting.drain_timeout,
-                    given={"wait_for_servers": cluster.startup == "retry", **self._service.machine.consumer_options},
+                    given={"wait_for_servers": cluster.startup == "retry", **machine.consumer_options(plan)},
                 )
             )
         return containers

@@ -101,7 +101,7 @@ class MemoryWorld:
             storage=MemoryStorage(),
             servers=servers,
             client_options=CLIENT,
-            consumer_options=CONSUMER,
+            consumer_options=lambda plan: CONSUMER,
             name_server=lambda name, said: self._cluster(name).name_server_address,
             send_middleware=lambda name: (self._seen.sends_to(self._listened.same_as(name)),),
             consume_middleware=lambda name: (self._seen.calls_of(self._listened.same_as(name)),),

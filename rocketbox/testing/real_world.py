@@ -31,7 +31,7 @@ from rocketbox.errors import BrokerError, NoRouteError, NotStartedError
 from rocketbox.listeners import ListenerContainer
 from rocketbox.listeners.container_state import ContainerStatus
 from rocketbox.listeners.plans import ContainerPlan
-from rocketbox.message import ConsumeMode, MessageExt, MessageModel, MessageQueue
+from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageExt, MessageModel, MessageQueue
 from rocketbox.protocol.codes import ResponseCode, retry_topic
 from rocketbox.protocol.tags import parse_subscription
 from rocketbox.storage.memory_storage import MemoryStorage
@@ -171,6 +171,7 @@ class RealWorld:
             spark_queries=False,
             clock=self.clock,
             storage=MemoryStorage(),  # of offsets that clients keep themselves: there are none of earlier runs
+            consumer_options=_where_to_begin,
             name_server=lambda name, said: self._name_servers[name],
             send_middleware=lambda name: (self._seen.sends_to(self._listened.same_as(name)),),
             consume_middleware=lambda name: (self._seen.calls_of(self._listened.same_as(name)),),
@@ -194,6 +195,8 @@ class RealWorld:
             for plan in self._listened.plans:
                 if plan.options.message_model is MessageModel.CLUSTERING:
                     await self._begin_at_the_end(plan)
+                else:
+                    await self._count_from_the_end(plan)
             for cluster, group in self._listened.groups_with_dead_letters():
                 await self._dead_letters.watch((self._listened.same_as(cluster), group), self._admin(cluster, group))
             try:
@@ -250,6 +253,13 @@ class RealWorld:
                 end = await admin.max_offset(queue)
                 await _commit(admin, plan.group, queue, end)
                 self.offsets_before[plan.group, plan.cluster, queue] = end
+
+    async def _count_from_the_end(self, plan: ContainerPlan) -> None:
+        """Know where a broadcasting group begins, which no server does."""
+        admin = self._admin(plan.cluster, plan.group)
+        for topic in plan.topics:
+            for queue in await admin.queues(topic):
+                self.offsets_before[plan.group, plan.cluster, queue] = await admin.max_offset(queue)
 
     # --- what is left to do ------------------------------------------------------------------------------------------
 
@@ -367,6 +377,13 @@ def _options(client: ClientPlan, cluster: ClusterProperties) -> ClientOptions:
             "servers before: give it one that is there, Harness(app, beans={CredentialsProvider: ...})"
         ) from error
     return replace(options, instance_name=DEFAULT_INSTANCE_NAME)  # it is another client than the service's
+
+
+def _where_to_begin(plan: ContainerPlan) -> dict[str, object]:
+    """A broadcasting group's: at the end, wherever it would in production; others find offsets at the brokers."""
+    if plan.options.message_model is MessageModel.CLUSTERING:
+        return {}
+    return {"consume_from_where": ConsumeFromWhere.LAST_OFFSET, "consume_timestamp": None}
 
 
 async def _commit(admin: Admin, group: str, queue: MessageQueue, offset: int) -> None:

@@ -153,6 +153,33 @@ async def test_drain_does_not_wait_for_messages_with_tags_that_a_group_does_not_
         assert tower.landed == ["UA0", "DL2", "AA5"]
 
 
+NEWS = """
+from datetime import datetime
+from rocketbox import ConsumeFromWhere, MessageModel, RocketBox, rocketmq_listener
+
+app = RocketBox("news", scan=[__name__])
+
+@rocketmq_listener(topic="news", consumer_group="first", message_model=MessageModel.BROADCASTING,
+                   consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+async def read_all(text: str) -> None: ...
+
+@rocketmq_listener(topic="news", consumer_group="since", message_model=MessageModel.BROADCASTING,
+                   consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp="20200101000000")
+async def read_since(text: str) -> None: ...
+"""
+
+
+async def test_a_broadcasting_group_gets_nothing_of_an_earlier_run(service: ServiceMaker, main: str) -> None:
+    news = service(NEWS, "rocketmq: {name-server: ns1.example:9876, producer: {group: news}}")
+    for text in ("of one run", "of the next one"):
+        async with Harness(news.app, name_server=main) as harness:
+            await harness.send("news", text)
+            await harness.drain()
+            assert [call.arguments for call in harness.calls(news.read_all)] == [(text,)]
+            assert [call.arguments for call in harness.calls(news.read_since)] == [(text,)]
+            assert [(each.consumed, each.end) for each in harness.offsets("first")] == [(1, 1)]
+
+
 async def test_virtual_time_is_refused(desk: ModuleType, main: str) -> None:
     with pytest.raises(HarnessError, match=r"now=.* needs virtual time, and on a real broker \(127\.0\.0\.1:\d+\)"):
         async with Harness(desk.app, name_server=main, now=datetime(2026, 1, 2, tzinfo=UTC)):
