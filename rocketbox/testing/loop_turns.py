@@ -294,7 +294,7 @@ class LoopTurns:
             await task
 
     @staticmethod
-    async def end(tasks: Sequence[asyncio.Task[Any]], within: float) -> None:
+    async def end(tasks: Sequence[asyncio.Task[Any]], within: float | None = None) -> None:
         """Cancel tasks, and return when they have ended, or after so many seconds of real time."""
         for task in tasks:
             task.cancel()

@@ -90,7 +90,12 @@ class MemoryCluster(EmbeddedServers):
         """Start it on what it has stored. Raises what its start raises."""
         begun, self._stop = anyio.Event(), anyio.Event()
         self._task = self._turns.start(self._live(begun), f"broker of {self.name or 'the harness'}")
-        await begun.wait()
+        try:
+            await begun.wait()
+        except BaseException:  # who is cancelled here is not asked to stop it
+            task, self._task = self._task, None
+            await self._turns.see_through(self._turns.end([task]), "end of a broker that was to start")
+            raise
         if self._broker is None:
             task, self._task = self._task, None
             await task

@@ -352,6 +352,25 @@ async def test_who_is_cancelled_while_the_service_stops_leaves_nothing_behind(
     assert [text for text, _ in slow.seen] == ["begins", "has slept"]
 
 
+@pytest.mark.parametrize("anyio_backend", ASYNCIO_LOOPS)
+async def test_who_is_cancelled_while_the_service_starts_leaves_nothing_behind(
+    harness_of: Callable[..., Harness],
+) -> None:
+    async def test() -> None:
+        async with harness_of("sleeps"):
+            raise AssertionError("it has started")
+
+    before = asyncio.all_tasks()
+    for turns in range(40):  # of the loop, in which servers begin, and then the service
+        task = asyncio.create_task(test())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert asyncio.all_tasks() == before, f"after {turns} turns"
+
+
 async def test_a_hook_at_the_end_has_its_real_time(service: ServiceMaker) -> None:
     module = service(CLOSES, SETTINGS)
     async with Harness(module.app, patience=5) as harness:
