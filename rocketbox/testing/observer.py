@@ -53,7 +53,7 @@ from rocketbox.testing.loop_turns import (
     real_wait,
     users_coroutine,
 )
-from rocketbox.testing.promises import is_held_by, lock_of, times_entered
+from rocketbox.testing.promises import Work, holder_of, is_held_by
 from rocketbox.testing.records import Call, DeadLetter, LogEntry, Outcome, Sent
 from rocketbox.testing.started import StartedThread, TimerCall
 
@@ -481,63 +481,44 @@ class Observer:
         at_work = [*self._running.values(), *self._left]
         for running in at_work:
             self._look_whether_all_ended(running)
-        waits = {running: None if running.ended else real_wait(running.task, running.awaited) for running in at_work}
-        tasks = {running: {task: real_wait(task) for task in running.started} for running in at_work}
-        in_virtual_time = list(self.sending)  # what one of them holds comes when time has passed
-        in_virtual_time += [running.task for running in at_work if not running.ended and waits[running] is None]
-        for running in at_work:
-            in_virtual_time += [task for task, where in tasks[running].items() if where is None]
-            in_virtual_time += [task for task in running.of_ours if not task.done()]
-        for running in at_work:
-            name, where = running.call.name, waits[running]
-            if where is not None and not is_held_by(in_virtual_time, running.task, running.awaited):
-                holder, time_moves = self._holder(running.task, running.awaited)
+        works = list(self._works(at_work))
+        waits = [(work, real_wait(work.task, work.awaited)) for work in works]
+        # What one of these holds comes when time has passed.
+        in_virtual_time = [work.task for work, where in waits if where is None and work.may_hold]
+        in_virtual_time += [task for running in at_work for task in running.of_ours if not task.done()]
+        for work, where in waits:
+            if where is not None and not is_held_by(in_virtual_time, work.task, work.awaited):
+                holder, time_moves = holder_of(work, works)
                 if not time_moves:
-                    yield RealWait(f"handler {_told(running)}", where + holder)
-            for task, where in tasks[running].items():
-                if where is not None and not is_held_by(in_virtual_time, task, None):
-                    holder, time_moves = self._holder(task, None)
-                    if not time_moves:
-                        yield RealWait(f"task {task.get_name()!r}, which handler {name} has started,", where + holder)
+                    yield RealWait(work.what, where + holder)
+        for running in at_work:
             for call in list(running.threads):
-                if call.waits_for_loop:
-                    continue
-                began = "set" if isinstance(call, TimerCall) else "started"
-                yield RealWait(f"{call.what} that handler {name} has {began}", call.line)
-        for task, what in self._asked.items():
-            if (where := real_wait(task)) is not None:
-                yield RealWait(what, where)
-        for task in self.others:
-            if not task.done() and (where := real_wait(task)) is not None:
-                yield RealWait(task.get_name(), where)
-        for task, told in zip(self.sending, self.sends_under_way, strict=True):
-            if (where := real_wait(task)) is not None:
-                yield RealWait(told, where)
+                if not call.waits_for_loop:
+                    began = "set" if isinstance(call, TimerCall) else "started"
+                    yield RealWait(f"{call.what} that handler {running.call.name} has {began}", call.line)
         for threads in self.threads:
             if threads.goes_on_by_itself:
                 frames = sys._current_frames()
                 lines = [line for each in threads.busy_threads if (line := line_of_thread(frames.get(each)))]
                 yield RealWait(f"a thread of {threads.name}", ", ".join(lines))
 
-    def _holder(self, task: Any, awaited: Any) -> tuple[str, bool]:
-        """Who has the lock that a task waits for, for people, and whether that one waits for virtual time.
-
-        Nothing is known of a lock whose holder is inside of no ``async with`` of it.
-        """
-        lock = lock_of(task, awaited)
-        if lock is None:
-            return "", False
-        for running in (*self._running.values(), *self._left):
-            works = [(each, None, f"task {each.get_name()!r} of handler {_told(running)}") for each in running.started]
+    def _works(self, at_work: Sequence[_Running]) -> Iterator[Work]:
+        """All that somebody waits for, each task once."""
+        for running in at_work:
+            told = f"handler {_told(running)}"
             if not running.ended:
-                works.append((running.task, running.awaited, f"handler {_told(running)}"))
-            for other, its, told in works:
-                waits = lock_of(other, its) is lock
-                if times_entered(lock, other, its) > waits:
-                    kind = type(lock).__name__
-                    who = "it has entered itself" if other is task else f"{told} has entered"
-                    return f", for the {kind} that {who}", not waits and real_wait(other, its) is None
-        return "", False
+                yield Work(running.task, running.awaited, told, told)
+            for task in running.started:
+                name = f"task {task.get_name()!r}"
+                yield Work(task, None, f"{name}, which handler {running.call.name} has started,", f"{name} of {told}")
+        for task, what in self._asked.items():
+            yield Work(task, None, what, what)
+        for task in self.others:
+            if not task.done():
+                yield Work(task, None, task.get_name(), task.get_name(), may_hold=task in self.sending)
+        for task, what in zip(self.sending, self.sends_under_way, strict=True):
+            if task not in self._asked and task not in self.others:
+                yield Work(task, None, what, what)
 
 
 def thread_started(thread: threading.Thread, starter: FrameType) -> None:

@@ -8,12 +8,27 @@ is inside of its ``async with``, and so has its end on the stack.
 from __future__ import annotations
 
 import gc
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from rocketbox.testing.loop_turns import awaited_by, frames_of, is_users_frame
+from rocketbox.testing.loop_turns import awaited_by, frames_of, is_users_frame, real_wait
 
-__all__ = ["is_held_by", "lock_of", "times_entered"]
+__all__ = ["Work", "holder_of", "is_held_by"]
+
+
+@dataclass(eq=False, frozen=True)
+class Work:
+    """A task, or a coroutine that is awaited in one: what it is, and who, where others wait for it.
+
+    ``may_hold``: it is code of the service that has begun, and not what waits for the next time to begin.
+    """
+
+    task: Any
+    awaited: Any
+    what: str
+    who: str
+    may_hold: bool = True
 
 
 def is_held_by(others: Iterable[Any], task: Any, awaited: Awaitable[Any] | None) -> bool:
@@ -22,14 +37,31 @@ def is_held_by(others: Iterable[Any], task: Any, awaited: Awaitable[Any] | None)
     return any(id(held) in wanted for other in others for held in _held(other))
 
 
-def lock_of(task: Any, awaited: Awaitable[Any] | None) -> object | None:
+def holder_of(work: Work, works: Sequence[Work]) -> tuple[str, bool]:
+    """Who has the lock that a task waits for, for people, and whether that one waits for virtual time.
+
+    Nothing is known of a lock whose holder is inside of no ``async with`` of it.
+    """
+    lock = _lock_of(work.task, work.awaited)
+    if lock is None:
+        return "", False
+    for other in works:
+        waits = _lock_of(other.task, other.awaited) is lock
+        if _times_entered(lock, other.task, other.awaited) > waits:
+            who = "it has entered itself" if other.task is work.task else f"{other.who} has entered"
+            in_virtual_time = not waits and real_wait(other.task, other.awaited) is None
+            return f", for the {type(lock).__name__} that {who}", in_virtual_time
+    return "", False
+
+
+def _lock_of(task: Any, awaited: Awaitable[Any] | None) -> object | None:
     """The lock, semaphore or whatever else has an ``async with`` that a task waits to enter; None: it does not."""
     users = [each for each, frame in awaited_by(_work(task, awaited)) if is_users_frame(frame)]
     entered = list(_entered(users[-1])) if users else []
     return next((each for each in _waited_for(task, awaited) if any(each is owner for owner in entered)), None)
 
 
-def times_entered(lock: object, task: Any, awaited: Awaitable[Any] | None) -> int:
+def _times_entered(lock: object, task: Any, awaited: Awaitable[Any] | None) -> int:
     """How often a task is inside of the ``async with`` of a lock, or waits to be."""
     return sum(owner is lock for each, _ in awaited_by(_work(task, awaited)) for owner in _entered(each))
 

@@ -1,7 +1,11 @@
-"""What takes real time in the client, while virtual time stands still: its own threads, middleware around sends."""
+"""What takes real time in the client, while virtual time stands still: its own threads, middleware around sends.
+
+Time passes where one send waits for another that waits for time.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -113,3 +117,46 @@ async def test_no_time_passes_under_the_middleware_of_a_send(service: ServiceMak
         assert news.ticks == []
         await harness.advance("3s")
         assert [sent.at for sent in harness.sent("news")] == [0, 0, 1, 2, 3]
+
+
+ONE_AT_A_TIME = """
+import asyncio
+from rocketbox import RocketBox, RocketMQTemplate, bean, rocketmq_listener
+from rocketbox.client import SendMiddleware
+
+app = RocketBox("news", scan=[__name__])
+
+@bean
+def one_at_a_time() -> SendMiddleware:
+    turn = asyncio.Semaphore(1)
+    async def send(context, call_next):
+        async with turn:
+            return await call_next(context)
+    return send
+
+@rocketmq_listener(topic="news", consumer_group="news")
+async def read(text: str, template: RocketMQTemplate) -> None:
+    await template.send("archive", text)
+
+@app.every("1m")
+async def first(template: RocketMQTemplate) -> None:
+    await template.send("archive", "first")
+
+@app.every("1m")
+async def second(template: RocketMQTemplate) -> None:
+    await template.send("archive", "second")
+"""
+
+
+async def test_time_passes_for_sends_that_wait_for_each_other(service: ServiceMaker) -> None:
+    """Each waits a second for others to go with, and none comes, for each waits for the one before."""
+    together = {"rocketmq.producer.auto-batch": True, "rocketmq.producer.batch-max-delay": "1s"}
+    news = service(ONE_AT_A_TIME, SETTINGS)
+    async with Harness(news.app, settings=together, patience=1) as harness:
+        began = harness.now
+        await asyncio.gather(*(harness.send("news", text) for text in ("a", "b")))
+        await harness.drain()
+        assert (harness.now - began).total_seconds() == 4
+        assert sorted(harness.sent("archive").all(str)) == ["a", "b"]
+        await harness.advance("1m")
+        assert sorted(harness.sent("archive").all(str)) == ["a", "b", "first", "second"]
