@@ -86,6 +86,8 @@ _ON_ITS_OWN = (
 _NAME_SERVERS = re.compile(r"name[-_.]?servers?|namesrv[-_.]?addr", re.IGNORECASE)
 _USER_NAME = re.compile(r"access[-_.]?key([-_.]?id)?", re.IGNORECASE)
 _DEFAULT = re.compile(r"\$\{([^:{}]+):([^${}]+)\}")
+# Whether servers ask for a certificate, as Apache and Java call it: no secret, and its values are plain words.
+_ASKS_CLIENTS = re.compile(r"(?:need|want)[-_.]?client[-_.]?auth$", re.IGNORECASE)
 _NAMES_A_FILE = re.compile(r"[-_.](?:file|FILE|path|PATH)$|[a-z](?:File|Path)$")
 _LONGEST_COUNTING = max(map(len, _COUNTING)) + 2  # with what stands beside it
 _FOLDERS = ("PWD", "OLDPWD")  # the shell's
@@ -95,7 +97,7 @@ _PLAIN_WORDS = frozenset("true false null none yes no on off".split())
 @functools.lru_cache(maxsize=4096)  # the same keys and variables are asked for over and over
 def has_secret_name(name: str) -> bool:
     """Whether the name of a key or variable says that its value is secret, and not where a file with it is."""
-    if name in _FOLDERS or _NAMES_A_FILE.search(name):
+    if name in _FOLDERS or _NAMES_A_FILE.search(name) or _ASKS_CLIENTS.search(name):
         return False
     return _always_names_a_secret(name) or _may_name_a_count(name)
 
@@ -149,6 +151,8 @@ def is_secret(path: Sequence[str], shape: Shape | None, raw: Raw | None = None, 
         return False
     if _KEY_IN_PARTS.fullmatch(".".join(path[-2:])):
         return True
+    if _ASKS_CLIENTS.search(path[-1]):
+        return False
     if (shape is None or shape is UNDECLARED) and (found := _RUN_TOGETHER.search(path[-1])):
         return not (found["may_count"] and _counts(alternatives, value))
     return has_secret_name(path[-1]) and (_always_names_a_secret(path[-1]) or not _counts(alternatives, value))

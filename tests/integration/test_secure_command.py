@@ -255,3 +255,16 @@ async def test_the_settings_that_are_printed_secure_servers_and_clients(tmp_path
         Producer("p", name_server=servers.name_server_address, client_options=client) as producer,
     ):
         await producer.send(Message("departures", b"UA1545"))
+
+
+def test_none_of_the_settings_that_are_printed_is_taken_for_a_secret(tmp_path: Path) -> None:
+    _, output = init("--directory", str(tmp_path / "secure"))
+    settings = tmp_path / "rocketbox.yaml"
+    settings.write_text(output)
+    settings.chmod(0o644)
+    done = CliRunner().invoke(app, ["config", f"--config={settings}"])
+    lines = [" ".join(line.partition("#")[0].split()) for line in done.output.splitlines()]
+    assert "tls-server-need-client-auth: require" in lines
+    masked = [line for line in lines if "******" in line and "canary" not in line]
+    assert masked == ["init-authentication-user: ******"]
+    assert "holds a secret" not in done.output

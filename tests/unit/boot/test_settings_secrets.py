@@ -419,3 +419,12 @@ def test_a_default_that_holds_a_password_is_shown_by_no_command() -> None:
 def test_the_first_user_of_the_embedded_broker_is_a_secret_whatever_is_written_for_him(key: str) -> None:
     """Also what is no JSON yet, as whoever writes user:password finds out."""
     assert is_secret(("rocketbox", "embedded", key), None)
+
+
+@pytest.mark.parametrize(
+    "key", ["tls-server-need-client-auth", "tlsServerNeedClientAuth", "TLS_SERVER_NEED_CLIENT_AUTH", "wantclientauth"]
+)
+def test_whether_clients_are_asked_for_a_certificate_is_no_secret(key: str) -> None:
+    assert not has_secret_name(key)
+    assert not is_secret(("rocketbox", "embedded", key), None)
+    assert is_secret(("rocketbox", "embedded", "client-auth"), None), "what a client says of itself may be one"
