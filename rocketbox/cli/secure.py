@@ -191,7 +191,7 @@ def _settings(folder: Path, at: Sequence[str]) -> str:
     shown = f"[{host}]" if _is_ipv6(host) else host
     # Clients learn of addresses, not of names: those of brokers stand in routes.
     server_name = "" if host in THIS_MACHINE else f"\n    server-name: {json.dumps(host)}"
-    listens = "127.0.0.1" if host in THIS_MACHINE else "0.0.0.0"  # noqa: S104 - with TLS and users, which this makes
+    listens = _listening_address(host)
     told = "" if host in THIS_MACHINE else f"\n    broker-ip1: {json.dumps(host)}"  # where clients find the broker
     told_here = "" if host in THIS_MACHINE else f" --broker-ip1 {host}"
     return f"""\
@@ -202,7 +202,7 @@ def _settings(folder: Path, at: Sequence[str]) -> str:
 rocketbox:
   config.import: {json.dumps("configtree:" + str(folder / "server-secrets"), ensure_ascii=False)}
   embedded:
-    host: {listens}{told}
+    host: {json.dumps(listens)}{told}
     tls-server-mode: enforcing
     tls-server-cert-path: {quoted("server.pem")}
     tls-server-key-path: {quoted("server-key.pem")}
@@ -228,6 +228,13 @@ rocketmq:
     cert-file: {quoted("client.pem")}
     key-file: {quoted("client-key.pem")}
 """
+
+
+def _listening_address(host: str) -> str:
+    """What servers listen on that are reached at ``host``: one kind of addresses, for a server has one listener."""
+    if host in THIS_MACHINE:
+        return host if _is_ipv6(host) else "127.0.0.1"
+    return "::" if _is_ipv6(host) else "0.0.0.0"  # noqa: S104 - with TLS and users, which this makes
 
 
 def _is_ipv6(host: str) -> bool:

@@ -236,8 +236,9 @@ def test_a_machine_without_openssl_is_told_so(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.anyio
-async def test_the_settings_that_are_printed_secure_servers_and_clients(tmp_path: Path) -> None:
-    _, output = init("--directory", str(tmp_path / "secure"))
+@pytest.mark.parametrize("names", [(), ("::1",), ("127.0.0.1",)], ids=["none", "ipv6", "ipv4"])
+async def test_the_settings_that_are_printed_secure_servers_and_clients(tmp_path: Path, names: tuple[str, ...]) -> None:
+    _, output = init(*names, "--directory", str(tmp_path / "secure"))
     said: dict[str, Any] = yaml.safe_load(output)
     embedded = said["rocketbox"]["embedded"]
     assert said["rocketbox"]["config.import"] == f"configtree:{tmp_path / 'secure' / 'server-secrets'}"
@@ -250,11 +251,23 @@ async def test_the_settings_that_are_printed_secure_servers_and_clients(tmp_path
     assert tls.pop("enable") is True
     paths: Any = {name.replace("-", "_"): Path(value) for name, value in tls.items()}
     client = ClientOptions(tls_enable=True, tls=TlsOptions(**paths))
-    async with (
-        EmbeddedServers(options) as servers,
-        Producer("p", name_server=servers.name_server_address, client_options=client) as producer,
-    ):
-        await producer.send(Message("departures", b"UA1545"))
+    at, _, _ = said["rocketmq"]["name-server"].rpartition(":")
+    async with EmbeddedServers(options) as servers:
+        _, _, port = servers.name_server_address.rpartition(":")
+        async with Producer("p", name_server=f"{at}:{port}", client_options=client) as producer:
+            await producer.send(Message("departures", b"UA1545"))
+
+
+@pytest.mark.parametrize(
+    ("name", "listens"), [("fd00::7", "::"), ("10.0.0.7", "0.0.0.0"), ("broker.example.org", "0.0.0.0")]
+)
+def test_servers_of_other_machines_listen_on_addresses_of_the_kind_they_are_reached_at(
+    tmp_path: Path, name: str, listens: str
+) -> None:
+    _, output = init(name, "--directory", str(tmp_path / "secure"))
+    embedded = yaml.safe_load(output)["rocketbox"]["embedded"]
+    assert (embedded["host"], embedded["broker-ip1"]) == (listens, name)
+    assert f" --host {listens} --broker-ip1 {name} " in output
 
 
 def test_none_of_the_settings_that_are_printed_is_taken_for_a_secret(tmp_path: Path) -> None:
