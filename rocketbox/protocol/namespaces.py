@@ -60,9 +60,11 @@ class Namespace:
 
     def wrap(self, name: str) -> str:
         """A topic or group as servers know it."""
-        if not self.name or not name or _is_of_rocketmq(name):
+        if not self.name or not name:
             return name
         prefix, rest = _split(name)
+        if _is_of_rocketmq(rest):
+            return name
         before = self.name + SEPARATOR
         return name if rest.startswith(before) else f"{prefix}{before}{rest}"
 
@@ -83,11 +85,14 @@ NO_NAMESPACE: Final = Namespace()
 
 
 def _split(name: str) -> tuple[str, str]:
-    """The beginning of a retry or dead-letter topic, if it is one, and the rest."""
-    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
-        if name.startswith(prefix):
-            return prefix, name[len(prefix) :]
-    return "", name
+    """The beginning of a retry or dead-letter topic, if it is one, and the rest.
+
+    A group may be called like such a topic; its own have both beginnings, and are wrapped as the group is.
+    """
+    begin = 0
+    while prefix := next((each for each in (RETRY_PREFIX, DLQ_PREFIX) if name.startswith(each, begin)), ""):
+        begin += len(prefix)
+    return name[:begin], name[begin:]
 
 
 def _is_of_rocketmq(name: str) -> bool:

@@ -48,6 +48,14 @@ def test_what_is_rocketmqs_own_is_in_every_namespace(name: str) -> None:
     assert TEAM.has(name)
 
 
+@pytest.mark.parametrize("group", ["desk", "%RETRY%desk", "%DLQ%%RETRY%desk", "%desk", "TOOLS_CONSUMER", "TBW102"])
+@pytest.mark.parametrize("prefix", ["%RETRY%", "%DLQ%"])
+def test_the_topics_of_a_group_are_those_that_brokers_make_for_its_wrapped_name(prefix: str, group: str) -> None:
+    made = prefix + TEAM.wrap(group)
+    assert TEAM.wrap(prefix + group) == TEAM.wrap(made) == made
+    assert TEAM.unwrap(made) == prefix + group
+
+
 def test_without_a_namespace_all_names_stay() -> None:
     for name in ("alerts", "team%alerts", "%RETRY%desk", ""):
         assert NO_NAMESPACE.wrap(name) == NO_NAMESPACE.unwrap(name) == name
