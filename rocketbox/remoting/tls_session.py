@@ -36,7 +36,9 @@ class TlsSession:
     def __init__(self, context: ssl.SSLContext, *, server_name: str | None = None, server_side: bool = False) -> None:
         """``server_name`` is what a client expects. Raises ValueError when it is no name or address."""
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        name = None if server_name is None else server_name.partition("%")[0]  # an IPv6 address without its zone
+        # An IPv6 address without its zone, and a name without the dot that marks it as whole: no certificate has that,
+        # nor has what the server is told (RFC 6066, 3).
+        name = None if server_name is None else server_name.partition("%")[0].removesuffix(".")
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side, server_hostname=name)
         self.established = False
         """Whether the handshake is over and plain bytes may pass."""

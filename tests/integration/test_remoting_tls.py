@@ -138,6 +138,14 @@ async def test_the_expected_name_may_be_said(place: Place, ca: Path) -> None:
             assert f"for another name than {name}" in said
 
 
+async def test_a_name_with_the_dot_of_a_whole_one_is_that_of_the_certificate(place: Place, ca: Path) -> None:
+    """As ``mq.svc.cluster.local.``, which a resolver does not try below the domains that it searches."""
+    async with place.serve(place.server_options(certificate(names=("broker.example",)))) as server:
+        assert await place.ask(server.address, TlsOptions(ca_file=ca, server_name="broker.example.")) == b"hello"
+        said = await place.refusal(server.address, TlsOptions(ca_file=ca, server_name="broker."))
+        assert "for another name than broker" in said
+
+
 async def test_without_verification_any_certificate_is_taken_and_that_is_said_aloud(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
