@@ -32,7 +32,7 @@ from rocketbox.message import ConsumeMode, MessageExt
 from rocketbox.protocol.request_reply import asks_for_reply
 from rocketbox.safe_repr import one_line
 from rocketbox.template import PayloadError
-from rocketbox.template.unawaited import Call, current_call, never_begun
+from rocketbox.template.unawaited import Call, current_call, never_begun, not_awaited
 
 __all__ = ["HandlerDispatch", "Invocation"]
 
@@ -344,11 +344,7 @@ class Invocation(ConsumeContext):
         lost = never_begun(self.made)
         self.made.unbegun = {}  # a further message of this call
         if lost:
-            told = ", ".join(f"{each.name} ({each.where})" if each.where else each.name for each in lost)
-            write = "write await before it"
-            if not signature.is_async:
-                write = "a def cannot await, so declare it with async def and write await before it"
-            raise HandlerError(f"{who} did not await {told}, and so it never ran: {write}")
+            raise HandlerError(not_awaited(lost, who, is_async=signature.is_async))
 
 
 def _can_be_awaited(result: Any) -> bool:

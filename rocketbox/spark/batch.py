@@ -8,6 +8,8 @@ from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rocketbox.template.unawaited import expects_await
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -38,6 +40,7 @@ class SparkBatch:
     runner: Runner | None = field(default=None, repr=False, compare=False)
     """How :meth:`run` runs something; None for a batch that a test has made."""
 
+    @expects_await
     async def run(self, function: Callable[..., ResultT], *args: Any) -> ResultT:
         """The result of ``function(*args)``, for async functions: ``rows = await batch.run(frame.collect)``.
 

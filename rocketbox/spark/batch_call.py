@@ -2,14 +2,17 @@
 
 A function that is no coroutine runs on the thread that calls. An async one runs in the application's loop, as its beans
 do; the thread that has called, which is the one whose jobs belong to the query, waits meanwhile and does what
-``SparkBatch.run`` hands to it. Whether a batch may begin, and what becomes of one that fails, is told in ``batches``.
+``SparkBatch.run`` hands to it. So it is with what a plain function returns and can be awaited, as under a decorator
+that hides an ``async def``. A call that has left something behind that nobody has awaited has failed, since the batch
+would be committed without it. Whether a batch may begin, and what becomes of one that fails, is told in ``batches``.
 """
 
 from __future__ import annotations
 
+import inspect
 import threading
-from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from concurrent.futures import CancelledError, Future
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -20,7 +23,8 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from pyspark.sql import DataFrame, SparkSession
 
 from rocketbox.clock import Clock
-from rocketbox.errors import ClientStateError, RocketBoxError
+from rocketbox.errors import ClientStateError, HandlerError, RocketBoxError
+from rocketbox.hints import name_of
 from rocketbox.loops import call_soon_from_thread
 from rocketbox.safe_repr import safe_repr
 from rocketbox.spark.batch import SparkBatch
@@ -29,6 +33,7 @@ from rocketbox.spark.deliveries import Delivery
 from rocketbox.spark.listener_options import SparkListenerOptions
 from rocketbox.spark.servers import Servers
 from rocketbox.spark.signature import SparkSignature
+from rocketbox.template.unawaited import Call, current_call, never_begun, not_awaited
 
 __all__ = ["BatchCall", "FunctionEndedError", "beans_for", "delivery_of"]
 
@@ -47,24 +52,29 @@ class FunctionEndedError(RocketBoxError):
 
 
 class _Jobs:
-    """What the thread of a batch is to do, as long as its function runs; ``ended`` says why it takes nothing more."""
+    """What the thread of a batch is to do, as long as its coroutine runs; ``closed`` says why it takes nothing now."""
 
-    def __init__(self, ended: str | None) -> None:
+    def __init__(self, closed: str) -> None:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._ended = ended
+        self._closed: str | None = closed
         self._lock = threading.Lock()
+
+    def open(self) -> None:
+        """Somebody takes them from now on."""
+        with self._lock:
+            self._closed = None
 
     def put(self, job: Job) -> None:
         """Raises ClientStateError when nobody will take it."""
         with self._lock:
-            if self._ended is not None:
-                raise ClientStateError(self._ended)
+            if self._closed is not None:
+                raise ClientStateError(self._closed)
             self._jobs.put(job)
 
     def end(self, why: str) -> None:
         """What has been put is still taken."""
         with self._lock:
-            self._ended = why
+            self._closed = why
             self._jobs.put(None)
 
     def take(self) -> Job | None:
@@ -117,6 +127,15 @@ class BatchCall:
         self._beans = beans
         self._needs = {name: hint for name, hint in signature.parameters if hint in (SparkBatch, SparkSession)}
         self._delivery = delivery
+        self._awaiting = threading.Lock()
+        self._is_awaited = False  # by the loop
+        self._may_await = True
+
+    def stop_awaiting(self) -> bool:
+        """Give no coroutine to the loop from now on; whether one is there, and has to be cancelled."""
+        with self._awaiting:
+            self._may_await = False
+            return self._is_awaited
 
     def __call__(
         self,
@@ -133,8 +152,8 @@ class BatchCall:
         ``servers`` are those that the batch was read from, ``extent`` is what it reads of each queue, where that is
         known.
 
-        Raises what the function raises, FunctionEndedError where that is no Exception, and InvalidRowError where
-        ``on_invalid`` is ``fail``.
+        Raises what the function raises, FunctionEndedError where that is no Exception, HandlerError where it has left
+        something behind that nobody has awaited, and InvalidRowError where ``on_invalid`` is ``fail``.
         """
         try:
             return self._call(rows, batch, attempt, query_id, portal, servers, extent or {})
@@ -157,8 +176,7 @@ class BatchCall:
         extent: Mapping[str, tuple[int, int]],
     ) -> Any:
         session = rows.sparkSession
-        is_async = self._signature.is_async
-        jobs = _Jobs(None if is_async else "batch.run is for async functions; in this one, call the function itself")
+        jobs = _Jobs("batch.run is for async functions; in this one, call the function itself")
         given = {
             SparkBatch: SparkBatch(
                 id=batch,
@@ -176,36 +194,66 @@ class BatchCall:
         arguments = {**beans, **{name: given[hint] for name, hint in self._needs.items()}}
         with self._delivery.of(rows, batch, servers) as frame:
             call = partial(self._signature.function, frame, **arguments)
-            return self._run_async(call, batch, jobs, portal) if is_async else call()
+            return self._call_and_await(call, batch, jobs, portal)
 
-    def _run_async(
-        self, call: Callable[[], Coroutine[Any, Any, Any]], batch: int, jobs: _Jobs, portal: BlockingPortal
-    ) -> Any:
+    def _call_and_await(self, call: Callable[[], Any], batch: int, jobs: _Jobs, portal: BlockingPortal) -> Any:
+        """What the function returns. Raises HandlerError where that, or a send that it has made, is not awaited."""
+        made = Call()
+        made.about, made.unbegun = None, {}
+        token = current_call.set(made)
+        try:
+            is_async = self._signature.is_async
+            result = self._run_async(call, batch, jobs, portal) if is_async else call()
+            if not is_async and inspect.isawaitable(result):
+                is_async, result = True, self._await(result, batch, jobs, portal)
+            who = f"{name_of(self._signature.function)} ({self._signature.where})"
+            if inspect.isawaitable(result):
+                raise HandlerError(f"{who} returned {_left_behind(result)} without awaiting it: write return await ...")
+            if lost := never_begun(made):
+                raise HandlerError(not_awaited(lost, who, is_async=is_async))
+            return result
+        finally:
+            made.unbegun = None
+            current_call.reset(token)
+
+    def _await(self, awaitable: Awaitable[Any], batch: int, jobs: _Jobs, portal: BlockingPortal) -> Any:
+        try:
+            return self._run_async(lambda: awaitable, batch, jobs, portal)
+        finally:
+            _left_behind(awaitable)  # where the loop has not had it
+
+    def _run_async(self, call: Callable[[], Awaitable[Any]], batch: int, jobs: _Jobs, portal: BlockingPortal) -> Any:
         has_ended = f"batch {batch} of Spark listener {self._options.group} has ended, and runs nothing more"
 
         async def run() -> Any:
             try:
-                self.coroutine = call()
-                return await self.coroutine
+                awaited = call()
+                self.coroutine = awaited if inspect.iscoroutine(awaited) else None
+                return await awaited
             except (Exception, KeyboardInterrupt, GeneratorExit):
                 raise
             except BaseException as error:
                 await checkpoint_if_cancelled()  # what the stop cancels stays cancelled
                 raise self._ended(error) from error
 
-        try:
+        with self._awaiting:
+            if not self._may_await:
+                raise CancelledError
+            jobs.open()
             ended = portal.start_task_soon(run)
+            self._is_awaited = True
+        try:
             ended.add_done_callback(lambda _: jobs.end(has_ended))
             while (job := jobs.take()) is not None:
                 job()
             return ended.result()
         finally:
-            self.coroutine = None
+            self._is_awaited, self.coroutine = False, None
 
     async def _run_in(self, jobs: _Jobs, function: Callable[[], ResultT]) -> ResultT:
         """The result of function, run by whoever takes jobs; what has begun ends, also for a caller that is gone.
 
-        Raises ClientStateError when nobody takes any.
+        Raises ClientStateError when nobody takes any, and HandlerError for a function that is to be awaited itself.
         """
         result: Future[ResultT] = Future()
         ended, call_soon = anyio.Event(), call_soon_from_thread()
@@ -223,4 +271,16 @@ class BatchCall:
             await ended.wait()
         finally:
             self.handed_over -= 1
-        return result.result()
+        if inspect.isawaitable(found := result.result()):
+            raise HandlerError(
+                f"batch.run is for functions that block, and {_left_behind(found)} was not awaited: write await ... "
+                "without batch.run"
+            )
+        return found
+
+
+def _left_behind(awaitable: Awaitable[Any]) -> str:
+    """The name of something that nobody has awaited; Python warns of it no more."""
+    if inspect.iscoroutine(awaitable):
+        awaitable.close()
+    return name_of(awaitable)

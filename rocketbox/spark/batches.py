@@ -125,9 +125,13 @@ class BatchRunner:
         """The query is about to be stopped, and will begin again."""
         self._interrupted = True
 
-    def cancel(self) -> None:
-        """The coroutine of the batch is about to be cancelled: whatever that ends with is no attempt."""
-        self._cancelled = True
+    def cancel(self) -> bool:
+        """Await no function from now on; whether one is awaited, which is about to be cancelled.
+
+        Whatever that ends with is no attempt.
+        """
+        self._cancelled = self._function.stop_awaiting()
+        return self._cancelled
 
     def take_back(self) -> None:
         """Count an attempt for none where a stop has cut it short, or its rows could not be read: see ``_is_excused``.

@@ -170,7 +170,7 @@ class SparkListenerContainer:
             self._stop = QueryStop(
                 options.group,
                 self._batches,
-                portal=self._portal if self.signature.is_async else None,
+                portal=self._portal,
                 threads=self._threads,
                 clock=self._clock,
             )

@@ -27,7 +27,7 @@ NO_ANSWER = 1.0  # seconds beyond that time, in which Java says that a function 
 
 
 class QueryStop:
-    """Stops the queries of one listener, whose batches ``batches`` runs; ``portal`` runs its function if it is async.
+    """Stops the queries of one listener, whose batches ``batches`` runs; ``portal`` runs a function that is awaited.
 
     ``threads`` are for questions to Spark, which block.
     """
@@ -86,8 +86,7 @@ class QueryStop:
                 "batch %d of Spark listener %s has not ended within %.1f s%s; it is not committed and comes again",
                 self._batches.attempt[0], self._group, timeout, f", it is at {place}" if place else "",
             )  # fmt: skip
-            if self._portal is not None:
-                self._batches.cancel()
+            if self._portal is not None and self._batches.cancel():
                 await self._portal.stop(cancel_remaining=True)  # it ends by that
 
     def _commits(self, query: StreamingQuery) -> bool:

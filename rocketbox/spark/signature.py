@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.hints import UnresolvedHintError, hint_of, parameters_of, place_of
+from rocketbox.hints import UnresolvedHintError, hint_of, parameters_of, place_of, plain_function
 from rocketbox.spark.batch import SparkBatch
 from rocketbox.spark.deliveries import FORMS, form_of
 from rocketbox.spark.query_options import RowForm
@@ -46,6 +46,9 @@ def read_spark_signature(function: Callable[..., Any], as_: RowForm = RowForm.SP
             )
         )
 
+    plain = plain_function(function)
+    if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
+        raise refuse("it is a generator, whose call runs nothing; leave the yield out")
     parameters = parameters_of(function)
     if not parameters:
         raise refuse("it takes no parameters, and the first one gets the DataFrame")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import os
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextvars import ContextVar
 from functools import wraps
 from itertools import islice
@@ -23,7 +23,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from rocketbox.loops import mark_coroutine_function
 
-__all__ = ["Call", "Made", "current_call", "expects_await", "never_begun"]
+__all__ = ["Call", "Made", "current_call", "expects_await", "never_begun", "not_awaited"]
 
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
@@ -113,3 +113,12 @@ def never_begun(call: Call) -> list[Made]:
     ]
     unbegun.clear()
     return [made for made, coroutine in held if coroutine() is None]
+
+
+def not_awaited(lost: Sequence[Made], who: str, *, is_async: bool) -> str:
+    """What is wrong with a function that has left these behind, and what to write."""
+    told = ", ".join(f"{each.name} ({each.where})" if each.where else each.name for each in lost)
+    write = "write await before it"
+    if not is_async:
+        write = "a def cannot await, so declare it with async def and write await before it"
+    return f"{who} did not await {told}, and so it never ran: {write}"

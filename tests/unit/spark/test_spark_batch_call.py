@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from concurrent.futures import CancelledError, Future
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql import DataFrame
 
 from rocketbox.clock import RealClock
-from rocketbox.errors import ClientStateError
+from rocketbox.errors import ClientStateError, HandlerError
 from rocketbox.spark.batch import SparkBatch
 from rocketbox.spark.batch_call import BatchCall, FunctionEndedError
 from rocketbox.spark.deliveries import Delivery
@@ -27,6 +28,7 @@ from rocketbox.spark.listener_options import SparkListenerOptions
 from rocketbox.spark.query_options import OnInvalidBody, RowForm
 from rocketbox.spark.servers import Servers
 from rocketbox.spark.signature import read_spark_signature
+from rocketbox.template.unawaited import expects_await
 
 pytestmark = pytest.mark.anyio
 
@@ -77,6 +79,118 @@ async def test_a_function_that_is_no_coroutine_is_told_that_it_needs_no_run() ->
 
     with pytest.raises(ClientStateError, match=r"is for async functions.* call the function itself"):
         await call(blocks)
+
+
+def traced(function: Any) -> Any:
+    """A decorator that is a plain function."""
+
+    @functools.wraps(function)
+    def around(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return around
+
+
+class Lake:
+    def __init__(self) -> None:
+        self.threads: list[str] = []
+
+    async def __call__(self, rows: DataFrame, batch: SparkBatch) -> str:
+        return await self.fill(rows, batch)
+
+    async def fill(self, rows: DataFrame, batch: SparkBatch) -> str:
+        self.threads += [threading.current_thread().name, await batch.run(lambda: threading.current_thread().name)]
+        return "filled"
+
+
+@pytest.mark.parametrize("by", ["decorator", "object", "def"])
+async def test_what_a_call_gives_to_await_is_awaited(by: str) -> None:
+    """Else nothing has run, and the batch is committed: its rows are lost."""
+    lake = Lake()
+
+    async def fills(rows: DataFrame, batch: SparkBatch) -> str:
+        return await lake.fill(rows, batch)
+
+    def returns(rows: DataFrame, batch: SparkBatch) -> Any:
+        return lake.fill(rows, batch)
+
+    with anyio.fail_after(MINUTE):
+        assert await call({"decorator": traced(fills), "object": lake, "def": returns}[by]) == "filled"
+    of_loop, of_batch = lake.threads
+    assert of_loop == threading.current_thread().name != of_batch
+
+
+async def waits(rows: DataFrame) -> None:
+    await anyio.lowlevel.checkpoint()
+
+
+async def returns_a_coroutine(rows: DataFrame) -> Any:
+    return waits(rows)
+
+
+async def runs_a_coroutine(rows: DataFrame, batch: SparkBatch) -> None:
+    await batch.run(waits, rows)  # type: ignore[unused-coroutine]  # its result is one
+
+
+@expects_await
+async def send() -> None: ...
+
+
+async def forgets_a_send(rows: DataFrame) -> None:
+    send()  # type: ignore[unused-coroutine]  # as a user may forget it
+
+
+async def forgets_to_run(rows: DataFrame, batch: SparkBatch) -> None:
+    batch.run(print)  # type: ignore[unused-coroutine]  # likewise
+
+
+def cannot_send(rows: DataFrame) -> None:
+    send()  # type: ignore[unused-coroutine]  # as a user may forget it
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # what a user sees beside it
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (returns_a_coroutine, r"^returns_a_coroutine \(.*\) returned waits without awaiting it: write return await"),
+        (runs_a_coroutine, r"^batch.run is for functions that block, and waits was not awaited: write await"),
+        (
+            forgets_a_send,
+            r"^forgets_a_send \(.*\) did not await send \(.*\), and so it never ran: write await before it$",
+        ),
+        (
+            cannot_send,
+            r"^cannot_send \(.*\) did not await send \(.*\), .*: a def cannot await, so declare it with async",
+        ),
+    ],
+)
+async def test_a_forgotten_await_fails_the_batch(function: Any, text: str) -> None:
+    with anyio.fail_after(MINUTE), pytest.raises(HandlerError, match=text):
+        await call(function)
+
+
+async def test_nothing_is_given_to_the_loop_once_the_stop_has_cancelled_what_is_there() -> None:
+    """It would run for as long as it likes, and the stop waits for its loop."""
+    lake = Lake()
+
+    def returns(rows: DataFrame, batch: SparkBatch) -> Any:
+        assert not calling.stop_awaiting()
+        return lake.fill(rows, batch)
+
+    calling = batch_call(returns)
+    ended: list[Exception] = []
+
+    def on_a_thread(portal: BlockingPortal) -> None:
+        try:
+            calling(NO_ROWS, 0, 1, "query", portal, Servers(""))
+        except Exception as error:
+            ended.append(error)
+
+    with anyio.fail_after(MINUTE):
+        async with BlockingPortal() as portal:
+            await anyio.to_thread.run_sync(on_a_thread, portal)
+    assert [type(each) for each in ended] == [CancelledError]
+    assert lake.threads == []
 
 
 class LibraryExit(BaseException):

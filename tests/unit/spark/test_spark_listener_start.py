@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial, wraps
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypedDict
@@ -98,9 +98,19 @@ def a_table(rows: pa.Table) -> None: ...
 def no_type(rows: DataFrame, other) -> None: ...  # type: ignore[no-untyped-def]
 
 
+def a_generator(rows: DataFrame) -> Iterator[int]:
+    yield 1
+
+
+async def an_async_generator(rows: DataFrame) -> AsyncIterator[int]:
+    yield 1
+
+
 @pytest.mark.parametrize(
     ("function", "text"),
     [
+        (a_generator, "Spark listener a_generator: it is a generator, whose call runs nothing"),
+        (wraps(an_async_generator)(lambda rows: None), "it is a generator"),
         (nothing, "takes no parameters"),
         (no_frame, "first parameter 'batch' is not a DataFrame"),
         (no_type, "parameter 'other' has no type"),
