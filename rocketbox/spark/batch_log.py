@@ -3,8 +3,10 @@
 Spark writes ``offsets/N`` before a batch and ``commits/N`` behind it, on any file system that Hadoop knows; beside them
 stands here ``rocketbox/attempts.json``, which counts a batch that fails over the ends of processes. A first attempt
 needs no note: a batch that is planned and not done when a query starts has been tried once. What an orderly stop cuts
-short is noted as not tried. ``rocketbox/holder`` names the driver that reads on from it, and is empty once that has
-given its lease back: brokers may have forgotten who has it.
+short is noted as not tried. ``rocketbox/rows-of-a-task`` says how batches are divided: one that comes again is divided
+as before, also where the cluster has more cores by now, or what it writes would have other keys. ``rocketbox/holder``
+names the driver that reads on from it, and is empty once that has given its lease back: brokers may have forgotten who
+has it.
 
 Source: Apache Spark 4.3.0 ``OffsetSeqLog``, ``CommitLog`` (text: a line with the version, one of JSON for all, one for
 each source). Everything here blocks, and asks the Java process.
@@ -30,6 +32,7 @@ _log = logging.getLogger(__name__)
 
 ATTEMPTS = "rocketbox/attempts.json"
 HOLDER = "rocketbox/holder"
+ROWS_OF_A_TASK = "rocketbox/rows-of-a-task"
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,21 @@ class BatchLog:
         Whole or not at all: Spark interrupts a thread that writes when it stops a query.
         """
         self._write(ATTEMPTS, json.dumps({"batch": batch, "attempts": attempts}))
+
+    def rows_of_a_task(self, planned: PlannedBatch | None, wanted: int) -> int:
+        """How many rows a task of the query is to read that begins now: as many as before while it owes a batch.
+
+        It is noted before there is a batch of that query.
+        """
+        try:
+            noted = int(self._read(ROWS_OF_A_TASK) or 0)
+        except ValueError:  # torn; the key of a row may be another one then
+            noted = 0
+        if noted > 0 and planned is not None and not planned.done:
+            return noted
+        if noted != wanted:
+            self._write(ROWS_OF_A_TASK, str(wanted))
+        return wanted
 
     def holder(self) -> str | None:
         """The driver that has read from it last, and has not given its lease back; None where there is none."""

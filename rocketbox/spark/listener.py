@@ -44,6 +44,7 @@ from rocketbox.spark.java_watch import JavaWatch
 from rocketbox.spark.lease import STAND_BACK, Lease, LeaseAnswer, LeaseLostError
 from rocketbox.spark.lease_keeping import LeaseKeeper
 from rocketbox.spark.listener_options import SparkListenerOptions
+from rocketbox.spark.listener_source import rows_of_a_task
 from rocketbox.spark.paths import checkpoint_location, local_folder
 from rocketbox.spark.position import QueryPosition
 from rocketbox.spark.py4j_log import told_once
@@ -408,7 +409,7 @@ class SparkListenerContainer:
         if self._has_stopped():
             return None
         self._was_stopped = False
-        self._query = query = await self._threads.run(self._start_query, session, servers)
+        self._query = query = await self._threads.run(self._start_query, session, servers, log, planned)
         self._has_begun = True
         run_id = ""
         try:
@@ -570,13 +571,17 @@ class SparkListenerContainer:
 
     # --- the query ---------------------------------------------------------------------------------------------------
 
-    def _start_query(self, session: SparkSession, servers: Servers) -> StreamingQuery:
+    def _start_query(
+        self, session: SparkSession, servers: Servers, log: BatchLog, planned: PlannedBatch | None
+    ) -> StreamingQuery:
         self._delivery.begin()
+        wanted = rows_of_a_task(self.options.max_messages, session.sparkContext.defaultParallelism)
         return start_query(
             session,
             self.options,
             servers=servers,
             starting_offsets=self._starting_offsets,
+            rows_of_a_task=log.rows_of_a_task(planned, wanted),
             on_batch=self._batches,
         )
 

@@ -22,7 +22,6 @@ from rocketbox.errors import ConfigurationError
 from rocketbox.safe_repr import safe_str
 from rocketbox.spark.checkpoint import CheckpointError
 from rocketbox.spark.listener_options import SparkListenerOptions
-from rocketbox.spark.listener_source import rows_of_a_task
 from rocketbox.spark.paths import checkpoint_location
 from rocketbox.spark.servers import Servers
 from rocketbox.spark.session import SessionLostError, is_alive, log_query_errors
@@ -83,6 +82,7 @@ def start_query(
     *,
     servers: Servers,
     starting_offsets: str,
+    rows_of_a_task: int,
     on_batch: Callable[[DataFrame, int], None],
 ) -> StreamingQuery:
     """Start the listener's query; ``on_batch(rows, id)`` is called with each micro-batch, on a thread of py4j's."""
@@ -93,7 +93,7 @@ def start_query(
         .option("group", options.group)
         .option("tags", options.selector_expression)
         .option("startingOffsets", starting_offsets)
-        .option("rowsPerPartition", rows_of_a_task(options.max_messages, session.sparkContext.defaultParallelism))
+        .option("rowsPerPartition", rows_of_a_task)
         .options(**options.source_options)
     )
     if options.max_messages is not None:

@@ -15,10 +15,13 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark import SparkContext
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import spark_partition_id
 
 from rocketbox.client import Admin, MQClientInstance
+from rocketbox.spark import listener_source
 from rocketbox.spark.batch import SparkBatch
 from rocketbox.spark.batch_log import BatchLog, PlannedBatch
 from rocketbox.spark.checkpoint import CheckpointError
@@ -243,6 +246,44 @@ async def test_a_batch_that_was_planned_when_a_stop_came_has_all_its_attempts(
         await until(lambda: last.has_ended)
         assert last.status is SparkListenerState.FINISHED, last.state().reason
     assert attempts == [(0, 1, [0, 1, 2]), (1, 1, [3, 4, 5])]
+
+
+async def test_a_batch_that_comes_again_is_divided_as_before_whatever_cores_there_are(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keys by which consumers know what it writes have the number of the task and of the row in it."""
+    await send(broker, topic, 0, 30)
+    cores = 3
+    monkeypatch.setattr(listener_source, "FEWEST_ROWS", 1)
+    monkeypatch.setattr(SparkContext, "defaultParallelism", property(lambda _: cores))
+    divided: list[tuple[int, dict[int, list[tuple[int, int]]]]] = []
+
+    def handle(rows: DataFrame, batch: SparkBatch) -> None:
+        found: dict[int, list[tuple[int, int]]] = {}
+        for task, queue, offset in rows.select(spark_partition_id(), "queue_id", "queue_offset").collect():
+            found.setdefault(task, []).append((queue, offset))
+        divided.append((batch.id, found))
+        if cores == 3:
+            raise ArithmeticError("not now")
+
+    first = spark_listener(handle, client, topic, tmp_path, max_messages=12)
+    async with first:
+        await until(lambda: first.error is not None)
+    cores = 6  # as where the executors of a cluster come and go
+    again = spark_listener(handle, client, topic, tmp_path, max_messages=12, trigger="available_now")
+    async with again:
+        await until(lambda: again.has_ended)
+        assert again.status is SparkListenerState.FINISHED, again.state().reason
+    await send(broker, topic, 30, 42)
+    last = spark_listener(handle, client, topic, tmp_path, max_messages=12, trigger="available_now")
+    async with last:
+        await until(lambda: last.has_ended)
+        assert last.status is SparkListenerState.FINISHED, last.state().reason
+    *before, zero, _, _, three = divided
+    assert before
+    assert all(each == zero for each in before)
+    assert (zero[0], len(zero[1])) == (0, 3)
+    assert (three[0], len(three[1])) == (3, 6), "a query that owes no batch uses all cores"
 
 
 async def test_an_error_of_a_functions_own_counts_although_a_stop_has_begun(
