@@ -8,9 +8,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from rocketbox.client import (
+    Admin,
     ClientOptions,
     ConsumerOptions,
     Credentials,
@@ -32,6 +34,7 @@ pytestmark = [pytest.mark.apache, pytest.mark.smoke, pytest.mark.anyio]
 
 
 SENDER, BOARD, MORGUE = user("sending"), user("boarding"), user("gravedigger")
+LAKE = user("filling-the-lake")
 ASKER, PRICER = user("asking-for-quotes"), user("pricing-quotes")
 ROTATED = user("rotated", "the-first-one")
 LATE = {"group": user("latecomer-to-group"), "topic": user("latecomer-to-topic")}
@@ -47,6 +50,7 @@ async def _prepare(servers: AclServers) -> None:
     await servers.let(SENDER, documented("send to") | documented("send message traces"))
     await servers.let(BOARD, documented("listen to it in group"))
     await servers.let(MORGUE, documented("read the dead letters"))
+    await servers.let(LAKE, documented("listen to it with Spark") | documented("give up messages of that listener"))
     await servers.let(ASKER, documented("ask for replies in"))
     await servers.let(PRICER, documented("answer requests in"))
     await servers.let(ROTATED, documented("send to"))
@@ -54,6 +58,8 @@ async def _prepare(servers: AclServers) -> None:
         await servers.let(latecomer, _late(lacking, all_of_it=False))
     for topic in ("departures", "quotes"):
         await servers.make_topic(topic)
+    if servers.has_acl_1:  # there it is the administrator who makes topics
+        await servers.make_topic("%DLQ%lake")
     await servers.until_known(SENDER)
     async with producer(servers.name_server, SENDER) as sending:
         await sending.send(Message("departures", b"let in"))
@@ -125,6 +131,36 @@ async def test_listed_permissions_are_enough_for_retries_dead_letters_order_and_
     dead: list[bytes] = []
     async with consuming(running, MORGUE, "morgue", lambda each: dead.append(each.body), topic="%DLQ%board"):
         await until(lambda: {b"dead", b"buried"} <= set(dead))
+
+
+async def test_listed_permissions_are_enough_for_dead_letters_of_spark(running: AclServers, tmp_path: Path) -> None:
+    """What a task of Spark's does; no session is needed."""
+    pytest.importorskip("pyspark")
+    import pyarrow as pa
+    from pyspark.sql import types as t
+
+    from rocketbox.spark.writing import SentRows, plan_write
+
+    async with producer(running.name_server, SENDER) as sending:
+        sent = await sending.send(Message("departures", b"no flight"))
+    keys = tmp_path / "keys.yml"
+    keys.write_text(f"access-key: {LAKE.access_key}\nsecret-key: {LAKE.secret_key}\n")
+    keys.chmod(0o600)
+    columns = {
+        "body": (t.BinaryType(), b"no flight"), "topic": (t.StringType(), "departures"),
+        "broker_name": (t.StringType(), sent.queue.broker_name), "queue_id": (t.IntegerType(), sent.queue.queue_id),
+        "queue_offset": (t.LongType(), sent.queue_offset), "reason": (t.StringType(), "it does not fit"),
+    }  # fmt: skip
+    schema = t.StructType([t.StructField(name, kind) for name, (kind, _) in columns.items()])
+    options = {"nameServer": running.name_server, "credentialsFile": str(keys), "sendTimeout": "12s"}
+    write = plan_write({**options, "deadLettersOf": "lake"}, schema, overwrite=False)
+    row = pa.RecordBatch.from_pylist([{name: value for name, (_, value) in columns.items()}])
+    assert await anyio.to_thread.run_sync(write.run, iter([row])) == SentRows(1)
+    async with Admin(name_server=running.name_server, client_options=running.administrator) as admin:
+        dead: list[MessageExt] = []
+        for queue in await admin.queues("%DLQ%lake"):
+            dead += (await admin.pull(queue, 0)).messages
+    assert [(each.body, each.properties["DLQ_REASON"]) for each in dead] == [(b"no flight", "it does not fit")]
 
 
 async def test_listed_permissions_are_enough_to_ask_and_answer(running: AclServers) -> None:
