@@ -35,7 +35,7 @@ from rocketbox.client.checks import MAX_TOPIC_CHARS, check_group
 from rocketbox.client.options import UserOptions, mismatches, wrong_names
 from rocketbox.durations import parse_duration
 from rocketbox.errors import ConfigurationError, Finding, InvalidGroupError
-from rocketbox.hints import place_of
+from rocketbox.hints import name_of, place_of
 from rocketbox.listeners.binding import Beans
 from rocketbox.listeners.options import OnInvalid, OptionLayer
 from rocketbox.listeners.payload_types import type_name
@@ -76,7 +76,7 @@ class SparkCandidate:
 
     @property
     def label(self) -> str:
-        return f"Spark listener {self.function.__qualname__}"
+        return f"Spark listener {name_of(self.function)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +139,7 @@ class SparkPlan:
         """Its line in the start log."""
         function = self.signature.function
         return [
-            f"Spark listener {function.__qualname__} ({self.where}): topic {self.topic}, "
+            f"Spark listener {name_of(function)} ({self.where}): topic {self.topic}, "
             f"selector {self.selector_expression}, group {self.group}"
             + (f" of cluster {self.cluster}" if self.cluster else "")
             + f", checkpoint {self.checkpoint}"
@@ -207,7 +207,7 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
 
         conf = known_conf(self._own.conf)
         for plan in plans:
-            name = f"Spark listener {plan.signature.function.__qualname__}"
+            name = f"Spark listener {name_of(plan.signature.function)}"
             key = f"{cluster_prefix(plan.cluster)}.name-server"
             if self._properties.cluster(plan.cluster or "").is_embedded:
                 wrong, maybe = check_servers(conf, name, key, self._service.where(key))
@@ -249,7 +249,7 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
         )
 
     def needs(self, plan: SparkPlan, need: Need) -> None:
-        name = f"Spark listener {plan.signature.function.__qualname__}"
+        name = f"Spark listener {name_of(plan.signature.function)}"
         if need(MQClientInstance, plan.cluster, name, plan.where):
             need(ClientInstances, plan.cluster, name, plan.where)
 
@@ -292,7 +292,7 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
                 continue
             instance = _instance(plan, starting)
             if await instance.find_route(plan.topic) is None:
-                name = f"Spark listener {plan.signature.function.__qualname__}"
+                name = f"Spark listener {name_of(plan.signature.function)}"
                 servers = ", ".join(instance.name_servers)
                 what = f"topic {plan.topic} of {name} does not exist at name server {servers}"
                 fix = f"create it, or set {cluster_prefix(plan.cluster)}.consumer.missing-topic: wait"
@@ -544,7 +544,7 @@ def _candidate(
     function: Callable[..., Any], mark: rocketmq_spark_listener, resolve_text: ResolveText
 ) -> SparkCandidate:
     """The function with what its mark says; ConfigurationError with all that is wrong in it."""
-    label, here = f"Spark listener {function.__qualname__}", place_of(function)
+    label, here = f"Spark listener {name_of(function)}", place_of(function)
     said, findings = said_in_mark(mark, SparkMarkProperties, label, here, resolve_text)
     texts: dict[str, Any] = {}
     for option in ("schema", "trigger"):

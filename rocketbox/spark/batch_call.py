@@ -90,7 +90,7 @@ def delivery_of(
 ) -> Delivery:
     """How a listener's function gets its batches. Raises ConfigurationError for a schema that cannot be columns."""
     return Delivery(
-        label=f"Spark listener {signature.function.__qualname__}",
+        label=f"Spark listener {name_of(signature.function)}",
         where=signature.where,
         group=options.group,
         schema=options.schema,
@@ -163,7 +163,7 @@ class BatchCall:
             raise self._ended(error) from error
 
     def _ended(self, error: BaseException) -> FunctionEndedError:
-        return FunctionEndedError(self._signature.function.__qualname__, error)
+        return FunctionEndedError(name_of(self._signature.function), error)
 
     def _call(
         self,

@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.hints import UnresolvedHintError, hint_of, parameters_of, place_of, plain_function
+from rocketbox.hints import UnresolvedHintError, hint_of, name_of, parameters_of, place_of, plain_function
 from rocketbox.spark.batch import SparkBatch
 from rocketbox.spark.deliveries import FORMS, form_of
 from rocketbox.spark.query_options import RowForm
@@ -35,7 +35,7 @@ class SparkSignature:
 def read_spark_signature(function: Callable[..., Any], as_: RowForm = RowForm.SPARK) -> SparkSignature:
     """Look at the function's parameters. Raises ConfigurationError when they cannot be bound, or not to ``as_``."""
     where = place_of(function)
-    name = getattr(function, "__qualname__", str(function))
+    name = name_of(function)
 
     def refuse(what: str) -> ConfigurationError:
         return ConfigurationError(

@@ -270,3 +270,16 @@ def test_a_checkpoint_whose_file_system_nobody_brings_is_a_warning(service: Serv
     for more, with_settings in (("checkpoint='hdfs://nn/x'", NS), ("checkpoint='s3a://bucket/lake'", settings)):
         assembly = look(service, more, with_settings)
         assert not [each for each in assembly.warnings if "checkpoint" in each.what]
+
+
+def test_a_callable_object_is_a_listener_as_a_function_is(service: ServiceMaker) -> None:
+    rest = """
+class Lake:
+    def __call__(self, rows: DataFrame) -> None: ...
+
+to_other_lake = rocketmq_spark_listener(topic="arrivals", consumer_group="arrivals")(Lake())
+"""
+    assembly = look(service, rest=rest)
+    assert assembly.findings == []
+    lines = [line for plan in assembly.plans for line in plan.describe()]
+    assert [line.partition(" (")[0] for line in lines] == ["Spark listener to_lake", "Spark listener Lake"]
