@@ -178,12 +178,12 @@ def _yaml(text: str) -> list[tuple[Any, Any]] | str:
     import yaml  # only who has such a file needs it
 
     try:
-        found = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 - makes nothing but texts, lists and mappings
+        found = yaml.compose(text, Loader=yaml.BaseLoader)  # not made into a dict, where the last of two names counts
     except (yaml.YAMLError, RecursionError):
         return "is neither YAML nor a key file"
-    if not isinstance(found, dict):
-        return "is neither YAML nor a key file" if found else "is empty"
-    return list(found.items())
+    if not isinstance(found, yaml.MappingNode):
+        return "is empty" if found is None or not found.value else "is neither YAML nor a key file"
+    return [(name.value, value.value) for name, value in found.value]
 
 
 def check_provider(provider: object) -> Finding | None:
