@@ -23,7 +23,7 @@ from rocketbox.autoconfigure.loading import Launch, find_others, load, settings_
 from rocketbox.autoconfigure.own_beans import own_autoconfigurations
 from rocketbox.autoconfigure.properties import RocketBoxProperties, RocketMQProperties, cluster_prefix
 from rocketbox.autoconfigure.scan import Marked, class_of, listeners_in, load_modules, marked_in
-from rocketbox.autoconfigure.service import ConverterLookup, LentSecrets, ProducerLookup, Service
+from rocketbox.autoconfigure.service import ConverterLookup, LentSecrets, Service, TemplateLookup
 from rocketbox.autoconfigure.unawaited import Suspect, forgotten_awaits
 from rocketbox.autoconfigure.users import PlannedClients
 from rocketbox.background_work import BackgroundWork
@@ -35,14 +35,13 @@ from rocketbox.boot.masking import mask
 from rocketbox.boot.missing_beans import told_together
 from rocketbox.boot.overrides import Replacement
 from rocketbox.boot.settings import Settings, SettingsError
-from rocketbox.client import Producer
 from rocketbox.client.cached_bytes import CachedBytes
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import name_of, place_of
 from rocketbox.listeners import Beans
 from rocketbox.listeners.registrar import unknown_cluster
 from rocketbox.marks import MARKS, marks_of
-from rocketbox.template import MessageConverter
+from rocketbox.template import MessageConverter, RocketMQTemplate
 from rocketbox.watchdog import LoopWatchdog
 
 __all__ = ["Assembly", "AssemblyError", "RunParts", "assemble"]
@@ -189,15 +188,15 @@ def assemble(
     prefixes = {cluster: cluster_prefix(cluster) for cluster in properties.clusters}
     container = BeanContainer(settings, clock, prefix="rocketmq", clusters=prefixes)
 
-    def producer_of(cluster: str) -> Producer:
+    def template_of(cluster: str) -> RocketMQTemplate:
         if cluster not in properties.clusters:
             raise ConfigurationError(unknown_cluster("a send", cluster, properties.clusters, "cluster= of the send"))
-        return container.get(Producer, cluster)
+        return container.get(RocketMQTemplate, cluster)
 
-    producers = ProducerLookup(producer_of)
+    templates = TemplateLookup(template_of)
     parts = RunParts(Listeners(), BackgroundWork(f"{name} in the background", clock), LoopWatchdog(clock))
     converters = ConverterLookup(lambda: container.provider(MessageConverter))
-    for instance in (*instances, service, producers, converters, clients, parts.listeners, parts.work, parts.watchdog):
+    for instance in (*instances, service, templates, converters, clients, parts.listeners, parts.work, parts.watchdog):
         container.add_instance(instance)
     container.add_models({**dict.fromkeys(models), **settings.models}, models)
     marked_beans = list(marked_in(modules, BEAN))

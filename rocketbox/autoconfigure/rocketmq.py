@@ -15,7 +15,7 @@ import anyio
 from rocketbox.autoconfigure.key_rules import key_of_file
 from rocketbox.autoconfigure.message_spans import spans_in_use, spans_of_client
 from rocketbox.autoconfigure.properties import ClusterProperties, RocketBoxProperties, RocketMQProperties
-from rocketbox.autoconfigure.service import ConverterInUse, ConverterLookup, ProducerLookup, Service
+from rocketbox.autoconfigure.service import ConverterInUse, ConverterLookup, Service, TemplateLookup
 from rocketbox.autoconfigure.users import ClientInstances, PlannedClients
 from rocketbox.boot.conditions import Condition, ConditionContext, Verdict, on_bean, on_missing_bean, on_property
 from rocketbox.boot.marks import Cluster, Phase, bean
@@ -332,14 +332,14 @@ def rocketmq_template(
     producer: Producer,
     converter: MessageConverter,  # so that it is there
     converters: ConverterLookup,
-    producers: ProducerLookup,
+    templates: TemplateLookup,
 ) -> RocketMQTemplate:
     """The cluster's template; a user's own RocketMQTemplate bean takes its place."""
     own = properties.cluster(cluster.name).producer
     return RocketMQTemplate(
         producer,
         converter=ConverterInUse(converters),
-        producer_of=producers.of,
+        template_of=templates.of,
         default_destination=own.default_destination,
         spring_headers=own.spring_headers,
     )

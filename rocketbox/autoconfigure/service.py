@@ -11,13 +11,13 @@ from typing import Annotated, Any
 
 from rocketbox.autoconfigure.machine import Machine
 from rocketbox.boot.marks import Qualifier
-from rocketbox.client import ClientOptions, Credentials, MQClientInstance, Producer
+from rocketbox.client import ClientOptions, Credentials, MQClientInstance
 from rocketbox.client.cached_bytes import CachedBytes
 from rocketbox.clock import Clock
-from rocketbox.template import MessageConverter
+from rocketbox.template import MessageConverter, RocketMQTemplate
 from rocketbox.template.content_types import read_payload, write_payload
 
-__all__ = ["ConverterInUse", "ConverterLookup", "LentSecrets", "ProducerLookup", "Service", "of_cluster"]
+__all__ = ["ConverterInUse", "ConverterLookup", "LentSecrets", "Service", "TemplateLookup", "of_cluster"]
 
 KEPT_SETS = 4  # of each owner's secrets: what is logged a moment later may still quote those before
 
@@ -91,10 +91,10 @@ class Service:
 
 
 @dataclass(frozen=True)
-class ProducerLookup:
-    """``of(cluster)`` is the producer of a further cluster; ConfigurationError, with what would mend it, for none."""
+class TemplateLookup:
+    """``of(cluster)`` is the template of a further cluster; ConfigurationError, with what would mend it, for none."""
 
-    of: Callable[[str], Producer]
+    of: Callable[[str], RocketMQTemplate]
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,8 @@ class RocketMQTemplate:
     returns one of them; or QueueChoice.RANDOM), ``delay`` (how long it waits), ``delay_level`` (the same as one of
     RocketMQ's levels, 1 to 18) or ``deliver_at`` (a datetime with a time zone), ``timeout`` (over all tries),
     ``headers`` (properties of the message), ``compression`` (how the body is compressed, whatever its size; NONE: not
-    at all; the producer's settings decide when it is not said), ``cluster`` (the name of a further cluster that the
-    message goes to, ``rocketmq.clusters.<name>``; the template's own when it is not said). Other delays than the
+    at all; the producer's settings decide when it is not said), ``cluster`` (the name of a further cluster,
+    ``rocketmq.clusters.<name>``, whose template is to send it; this one when it is not said). Other delays than the
     levels, and times, take brokers from RocketMQ 5.0 on.
 
     Times are a timedelta or text with a unit (``"30s"``, ``"1m"``); ``timeout`` also a number of seconds.
@@ -61,7 +61,8 @@ class RocketMQTemplate:
     on as a new message with its body, tag, keys, hash key, flag and headers; a delay, and what it was retried, stays
     behind.
 
-    The destination None is the default one (``rocketmq.producer.default-destination``).
+    The destination None is the default one (``rocketmq.producer.default-destination``; with ``cluster`` that of the
+    further cluster).
 
     All verbs raise InvalidMessageError (nothing was sent), NoRouteError, NotDurableError (it is stored: do not send
     again), RequestTimeoutError (it may be stored), BrokerError, ConnectError; with ``cluster`` ConfigurationError too,
@@ -73,11 +74,11 @@ class RocketMQTemplate:
         producer: Producer,
         *,
         converter: MessageConverter | None = None,
-        producer_of: Callable[[str], Producer] | None = None,
+        template_of: Callable[[str], RocketMQTemplate] | None = None,
         default_destination: str | None = None,
         spring_headers: bool = False,
     ) -> None:
-        """``producer_of`` finds the producer of a further cluster by its name, and raises for one that has none.
+        """``template_of`` finds the template of a further cluster by its name, and raises for one that has none.
 
         ``default_destination`` is that of sends which name None. ``spring_headers`` puts ``id``, ``timestamp`` and
         ``contentType`` on each message, as rocketmq-spring does, for those who read them.
@@ -88,8 +89,8 @@ class RocketMQTemplate:
         self.producer = producer
         self.converter: MessageConverter = converter or CodecMessageConverter()
         self._spring_headers = spring_headers
-        self._producer_of = producer_of
-        self._producers: dict[str, Producer] = {}
+        self._template_of = template_of
+        self._templates: dict[str, RocketMQTemplate] = {}
         self._reply_types: set[Any] = set()  # that replies can be read as
 
     @property
@@ -116,7 +117,8 @@ class RocketMQTemplate:
         cluster: str | None = None,
     ) -> SendResult:
         """Send one payload and return what the broker answered."""
-        message = self.to_message(
+        template = self._of(cluster)
+        message = template.to_message(
             destination,
             payload,
             keys=keys,
@@ -128,7 +130,7 @@ class RocketMQTemplate:
             headers=headers,
             compression=compression,
         )
-        return await self._to(cluster).send(message, timeout=timeout_seconds(timeout), queue=queue)
+        return await template.producer.send(message, timeout=timeout_seconds(timeout), queue=queue)
 
     @expects_await
     async def send_and_receive(
@@ -154,15 +156,16 @@ class RocketMQTemplate:
         Raises ReplyTimeoutError: it may have been carried out. ReplyError: the listener has raised an exception.
         PayloadError: the reply is no ``reply_type``; where none can be, nothing was sent.
         """
+        template = self._of(cluster)
         if reply_type is not MessageExt:
-            self._check_reply_type(reply_type)
-        message = self.to_message(
+            template._check_reply_type(reply_type)
+        message = template.to_message(
             destination, payload, keys=keys, tag=tag, hash_key=hash_key, headers=headers, compression=compression
         )
-        reply = await self._to(cluster).request(message, timeout=timeout_seconds(timeout), queue=queue)
+        reply = await template.producer.request(message, timeout=timeout_seconds(timeout), queue=queue)
         if reply_type is MessageExt:
             return reply  # type: ignore[return-value]  # it is a MessageExt, as was asked for
-        value: ReplyT = read_payload(self.converter, reply.body, reply_type, content_type_of(reply))
+        value: ReplyT = read_payload(template.converter, reply.body, reply_type, content_type_of(reply))
         return value
 
     @expects_await
@@ -183,7 +186,8 @@ class RocketMQTemplate:
         cluster: str | None = None,
     ) -> None:
         """Send one payload without an answer: it may be lost, and nobody is told."""
-        message = self.to_message(
+        template = self._of(cluster)
+        message = template.to_message(
             destination,
             payload,
             keys=keys,
@@ -195,7 +199,7 @@ class RocketMQTemplate:
             headers=headers,
             compression=compression,
         )
-        await self._to(cluster).send_one_way(message, queue=queue)
+        await template.producer.send_one_way(message, queue=queue)
 
     @expects_await
     async def send_batch(
@@ -215,11 +219,12 @@ class RocketMQTemplate:
 
         They go in as few requests as their size needs; those of one request are stored together or not at all.
         """
+        template = self._of(cluster)
         messages = [
-            self.to_message(destination, payload, keys=keys, tag=tag, hash_key=hash_key, headers=headers)
+            template.to_message(destination, payload, keys=keys, tag=tag, hash_key=hash_key, headers=headers)
             for payload in payloads
         ]
-        return await self._to(cluster).send_batch(messages, timeout=timeout_seconds(timeout), queue=queue)
+        return await template.producer.send_batch(messages, timeout=timeout_seconds(timeout), queue=queue)
 
     @expects_await
     async def send_many(
@@ -244,8 +249,9 @@ class RocketMQTemplate:
         The options hold for all of them; :meth:`to_message` makes messages that have their own, and a function as
         ``queue`` is asked for each. Messages are not stored in the order in which they stand.
         """
+        template = self._of(cluster)
         messages = [
-            self.to_message(
+            template.to_message(
                 destination,
                 payload,
                 keys=keys,
@@ -259,7 +265,7 @@ class RocketMQTemplate:
             )
             for payload in payloads
         ]
-        return await self._to(cluster).send_many(messages, timeout=timeout_seconds(timeout), queue=queue)
+        return await template.producer.send_many(messages, timeout=timeout_seconds(timeout), queue=queue)
 
     @expects_await
     async def recall(
@@ -269,7 +275,7 @@ class RocketMQTemplate:
 
         When this returns, the message never comes. See ``Producer.recall`` for what it takes and raises.
         """
-        return await self._to(cluster).recall(handle, timeout=timeout_seconds(timeout))
+        return await self._of(cluster).producer.recall(handle, timeout=timeout_seconds(timeout))
 
     def transaction(
         self,
@@ -295,10 +301,11 @@ class RocketMQTemplate:
         rolls back, and goes on; with a cancellation the listener decides. ``transaction.rollback()`` and ``.unknown()``
         say otherwise.
         """
-        message = self.to_message(
+        template = self._of(cluster)
+        message = template.to_message(
             destination, payload, keys=keys, tag=tag, hash_key=hash_key, headers=headers, compression=compression
         )
-        return self._to(cluster).transaction(message, timeout=timeout_seconds(timeout), queue=queue)
+        return template.producer.transaction(message, timeout=timeout_seconds(timeout), queue=queue)
 
     @expects_await
     async def send_in_transaction(
@@ -321,11 +328,11 @@ class RocketMQTemplate:
         ``work`` is an ``async def``, or a ``def``, which is called in a thread; it returns a LocalTransactionState.
         What it raises is raised, and leaves it to the ``@rocketmq_transaction_listener`` to decide.
         """
-        message = self.to_message(
+        template = self._of(cluster)
+        message = template.to_message(
             destination, payload, keys=keys, tag=tag, hash_key=hash_key, headers=headers, compression=compression
         )
-        producer = self._to(cluster)
-        return await producer.send_in_transaction(message, work, timeout=timeout_seconds(timeout), queue=queue)
+        return await template.producer.send_in_transaction(message, work, timeout=timeout_seconds(timeout), queue=queue)
 
     def _check_reply_type(self, type_: Any) -> None:
         """Raise PayloadError for a type that no body can be read as, before the request is carried out."""
@@ -338,19 +345,20 @@ class RocketMQTemplate:
         self.converter.check(type_)
         self._reply_types.add(type_)
 
-    def _to(self, cluster: str | None) -> Producer:
+    def _of(self, cluster: str | None) -> RocketMQTemplate:
+        """The template of a cluster: what is sent there has its producer, default destination and headers."""
         if cluster is None:
-            return self.producer
-        known = self._producers.get(cluster)
+            return self
+        known = self._templates.get(cluster)
         if known is None:
-            if self._producer_of is None:
+            if self._template_of is None:
                 raise ConfigurationError(
                     Finding(
                         f"this template has a producer of its own alone, and none of cluster {cluster!r}",
-                        fix="take the template from RocketBox, or give it producer_of=",
+                        fix="take the template from RocketBox, or give it template_of=",
                     )
                 )
-            known = self._producers[cluster] = self._producer_of(cluster)
+            known = self._templates[cluster] = self._template_of(cluster)
         return known
 
     def to_message(

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import anyio
 import pytest
 
 from rocketbox.client import Admin, MQClientInstance, Producer
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
-from rocketbox.errors import ConfigurationError, NoRouteError
+from rocketbox.errors import ConfigurationError, InvalidMessageError, NoRouteError
 from rocketbox.template import RocketMQTemplate
+from rocketbox.testing import Harness
 from tests.support.framework.services import ServiceMaker
 from tests.support.waiting import until
 
@@ -163,3 +165,61 @@ async def test_the_stop_closes_what_was_started_when_one_cluster_does_not_answer
             raise AssertionError("it started")
     assert "correct rocketmq.clusters.lake.name-server" in str(caught.value)
     assert module.events == []
+
+
+DEFAULTS = """
+rocketmq:
+  name-server: embedded
+  producer: {group: desk, default-destination: "main:M"}
+  clusters:
+    audit: {name-server: embedded, producer: {group: audit, default-destination: "audits:A", spring-headers: true}}
+    lake: {name-server: embedded, producer: {group: lake}}
+"""
+EVERY_VERB = """
+    from __future__ import annotations
+
+    from rocketbox import LocalTransactionState, RocketBox, rocketmq_listener, rocketmq_transaction_listener
+
+    app = RocketBox("desk", scan=[__name__])
+
+    @rocketmq_listener(topic="audits", consumer_group="answers", cluster="audit")
+    async def answer(text: str) -> str:
+        return f"{text} is seen"
+
+    @rocketmq_transaction_listener(cluster="audit")
+    async def was_done(text: str) -> LocalTransactionState:
+        return LocalTransactionState.UNKNOWN
+
+    async def work(transaction: object) -> LocalTransactionState:
+        return LocalTransactionState.COMMIT
+"""
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the harness is of asyncio
+async def test_what_is_sent_to_a_further_cluster_has_its_defaults_and_not_those_of_the_main_one(
+    service: ServiceMaker,
+) -> None:
+    module = service(EVERY_VERB, DEFAULTS)
+    async with Harness(module.app) as harness:
+        template = module.app.template
+        await template.send(None, "one", cluster="audit")
+        await template.send_one_way(None, "one-way", cluster="audit")
+        await template.send_batch(None, ["batch"], cluster="audit")
+        await template.send_many(None, ["many"], cluster="audit")
+        assert await template.send_and_receive(None, "request", str, cluster="audit") == "request is seen"
+        async with template.transaction(None, "transaction", cluster="audit"):
+            pass
+        await template.send_in_transaction(None, "work", module.work, cluster="audit")
+        await anyio.to_thread.run_sync(lambda: template.blocking.send(None, "blocking", cluster="audit"))
+        await template.send(None, "main")
+        with pytest.raises(InvalidMessageError, match="there is no default one"):
+            await template.send(None, "nowhere", cluster="lake")
+        await harness.drain()
+        sent = harness.sent("audits", cluster="audit")
+        assert sorted(message.body.decode() for message in sent) == [
+            "batch", "blocking", "many", "one", "one-way", "request", "transaction", "work",
+        ]  # fmt: skip
+        assert {message.tag for message in sent} == {"A"}
+        assert all(message.headers.get("id") and message.headers.get("timestamp") for message in sent)
+        (main,) = harness.sent("main")
+        assert (main.body, main.tag, "id" in main.headers) == (b"main", "M", False)

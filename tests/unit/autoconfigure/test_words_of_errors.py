@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rocketbox.autoconfigure.service import ProducerLookup
+from rocketbox.autoconfigure.service import TemplateLookup
 from rocketbox.errors import ConfigurationError, NotStartedError
 from tests.support.framework.services import ServiceMaker
 
@@ -18,9 +18,9 @@ SETTINGS = "rocketmq: {name-server: 'ns:9876', producer: {group: desk}, clusters
 def test_a_send_to_a_cluster_that_is_not_there_says_which_there_are(
     service: ServiceMaker, cluster: str, fix: str
 ) -> None:
-    producers = service(APP, SETTINGS).app.look().container.get(ProducerLookup)
+    templates = service(APP, SETTINGS).app.look().container.get(TemplateLookup)
     with pytest.raises(ConfigurationError) as caught:
-        producers.of(cluster)
+        templates.of(cluster)
     (finding,) = caught.value.findings
     assert (finding.what, finding.fix) == (
         f"a send names cluster {cluster!r}, and there is none of that name",
