@@ -163,13 +163,19 @@ def name_of(function: Callable[..., object]) -> str:
 
 
 class Question:
-    """What a broker wants to know about one transaction; ``request`` is how it asked last."""
+    """What a broker wants to know about one transaction; ``request`` is how it asked last.
 
-    __slots__ = ("began", "message", "request")
+    ``is_settled`` tells whether the work, which went on when it asked, has told the end by itself since.
+    """
 
-    def __init__(self, request: RemotingCommand, message: MessageExt) -> None:
+    __slots__ = ("began", "is_settled", "message", "request")
+
+    def __init__(
+        self, request: RemotingCommand, message: MessageExt, *, is_settled: Callable[[], bool] | None = None
+    ) -> None:
         self.request = request
         self.message = message
+        self.is_settled = is_settled
         self.began: float | None = None
         """Since when the checker looks, on the monotonic clock."""
 

@@ -102,6 +102,7 @@ class Transaction:
         self._state: LocalTransactionState | None = None
         self._told: list[Callable[[LocalTransactionState], object]] = []
         self._from_check = False
+        self._half: tuple[int, int] | None = None
 
     @property
     def result(self) -> SendResult:
@@ -114,6 +115,27 @@ class Transaction:
     def transaction_id(self) -> str:
         """What the transaction is called: the id that consumers and the checker know the message by (``msg_id``)."""
         return self.result.msg_id
+
+    @property
+    def half(self) -> tuple[int, int] | None:
+        """Where the half message lies that a broker asked about last, in its queue and in the commit log; None: it has
+        not asked, and it is that of the result."""
+        return self._half
+
+    def is_asked_about(self, half: tuple[int, int]) -> bool:
+        """The broker asks; whether the work goes on, so that its end answers this as well.
+
+        Apache's broker stores the half message anew before it asks. Who ended the first one then would leave the new
+        one open, and a later check would commit it a second time.
+        """
+        if not self._is_over and (self._half is None or half > self._half):
+            self._half = half
+        return not self._is_over
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the broker was told an end by the work itself, and not that it is unknown."""
+        return self._is_over and not self._from_check and self._state not in (None, LocalTransactionState.UNKNOWN)
 
     @property
     def state(self) -> LocalTransactionState | None:
@@ -211,6 +233,11 @@ class Transaction:
     def __repr__(self) -> str:
         state = "not begun" if self._result is None else "open" if self._state is None else self._state.name
         return f"Transaction({self.message.topic!r}, {state})"
+
+
+def half_of(result: SendResult) -> tuple[int, int]:
+    """Where a half message lies: its offsets in its queue and in the commit log."""
+    return result.queue_offset, int(result.offset_msg_id[-OFFSET_DIGITS:], 16)
 
 
 LocalWork = Callable[[Transaction], "Awaitable[LocalTransactionState] | LocalTransactionState"]
@@ -318,10 +345,15 @@ class Transactions:
 
     async def end(self, transaction: Transaction, state: LocalTransactionState, error: BaseException | None) -> None:
         """Tell the broker how a transaction has ended; never raises but what cancels."""
-        await self._tell(transaction.result, transaction.message.topic, state, error)
+        await self._tell(transaction.result, transaction.message.topic, state, error, transaction.half)
 
     async def _tell(
-        self, result: SendResult, topic: str, state: LocalTransactionState, error: BaseException | None
+        self,
+        result: SendResult,
+        topic: str,
+        state: LocalTransactionState,
+        error: BaseException | None,
+        half: tuple[int, int] | None = None,
     ) -> None:
         instance = self._instance
         timeout = self._sender.options.send_message_timeout
@@ -329,10 +361,11 @@ class Transactions:
         try:
             with anyio.CancelScope(shield=True), instance.clock.move_on_after(timeout):
                 instance.check_running(f"producer {self._group}")
+                queue_offset, commit_log_offset = half or half_of(result)
                 await end_transaction(
                     instance.remoting, instance.broker_address(result.broker_name), state,
-                    group=self._group, topic=topic, queue_offset=result.queue_offset,
-                    commit_log_offset=int(result.offset_msg_id[-OFFSET_DIGITS:], 16), msg_id=result.msg_id,
+                    group=self._group, topic=topic, queue_offset=queue_offset,
+                    commit_log_offset=commit_log_offset, msg_id=result.msg_id,
                     transaction_id=result.transaction_id or result.msg_id, broker_name=result.broker_name,
                     remark=remark, timeout=timeout,
                 )  # fmt: skip
@@ -366,6 +399,7 @@ class Transactions:
     def check(self, connection: Connection, request: RemotingCommand, message: MessageExt) -> None:
         """A broker asks what became of a transaction: have the checker look, and tell it."""
         checkers, clock = self.checkers, self._instance.clock
+        during = self._under_work(connection.remote_address, request, message)
         route = checkers.find(message.topic, message.tag)
         if route is None:
             self.unanswered += 1
@@ -379,10 +413,10 @@ class Transactions:
         key = connection.remote_address, message.msg_id
         known = route.questions.get(key)
         if known is not None:
-            known.request = request
+            known.request, known.is_settled = request, during
             self._tell_if_slow(route, known)
             return
-        question = Question(request, message)
+        question = Question(request, message, is_settled=during)
         if route.submit(partial(self._answer, route, connection.remote_address, question)):
             route.questions[key] = question
         else:
@@ -392,6 +426,20 @@ class Transactions:
                 "more is asked about transactions of producer %s than its checker answers (blocking-queue-size): "
                 "the broker will ask again", self._group,
             )  # fmt: skip
+
+    def _under_work(self, address: str, request: RemotingCommand, message: MessageExt) -> Callable[[], bool] | None:
+        """What tells whether the work of a transaction has ended it by itself since its broker has asked; None: the
+        work was over by then, or is that of another process."""
+        begun = self._begun.get(message.msg_id)
+        if begun is None or self._instance.routes.master(begun.result.broker_name) != address:
+            return None
+        try:
+            header = CheckTransactionStateRequestHeader.decode(request.ext_fields)
+        except RocketBoxError:  # as who answers will find
+            return None
+        if not begun.is_asked_about((header.tran_state_table_offset, header.commit_log_offset)):
+            return None
+        return lambda: begun.is_told
 
     def _tell_if_slow(self, route: CheckRoute, question: Question) -> None:
         now = self._instance.clock.monotonic()
@@ -429,6 +477,8 @@ class Transactions:
             raise
         finally:
             del route.questions[address, message.msg_id]
+        if question.is_settled is not None and question.is_settled():
+            return  # a second commit would be stored a second time; where the first is lost the broker asks again
         if (begun := self._begun.get(message.msg_id)) is not None:
             begun.has_ended(state, from_check=True)
         if self.on_checked is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 
 from rocketbox.broker.transaction_records import check_request
@@ -103,3 +104,55 @@ async def test_the_time_of_a_transactions_send_holds_with_what_comes_before_it(a
                 assert len(cluster.broker.sends) == (1 if timeout == 3.0 else 2), "half of the time is left to send"
 
     await clock.run(run)
+
+
+@pytest.mark.parametrize("looks_after_the_end", [False, True])
+async def test_work_that_outlasts_a_check_ends_the_half_message_that_was_asked_about_and_is_answered_once(
+    looks_after_the_end: bool,
+) -> None:
+    """Apache's brokers store a half message anew before they ask; who ends the first one leaves the new one open, and
+    it is committed a second time by a later check. And two commits of one half message are stored as two."""
+    clock = RealClock()
+    cluster = ScriptedCluster(clock)
+    cluster.add_topic("orders")
+    cluster.broker.scripts[RequestCode.END_TRANSACTION] = lambda connection, request: RemotingCommand.response()
+    asked, may_look, looked = anyio.Event(), anyio.Event(), anyio.Event()
+
+    async def check(message: MessageExt) -> LocalTransactionState:
+        asked.set()
+        await may_look.wait()
+        looked.set()
+        return LocalTransactionState.COMMIT if looks_after_the_end else LocalTransactionState.UNKNOWN
+
+    def ends() -> list[tuple[str, ...]]:
+        names = ("tranStateTableOffset", "commitLogOffset", "commitOrRollback", "fromTransactionCheck")
+        told = cluster.broker.requested(RequestCode.END_TRANSACTION)
+        return [tuple(request.ext_fields[name] for name in names) for request in told]
+
+    async with cluster, Producer(
+        "payers", name_server=cluster.name_server.address, transaction_checker=check,
+        client_options=ClientOptions(client_ip="192.0.2.7"), clock=clock, network=cluster.network,
+    ) as producer:  # fmt: skip
+        transaction = producer.transaction(Message("orders", b"paid"))
+        async with transaction:
+            half = StoredMessage(
+                TRANS_HALF_TOPIC, 0, b"paid",
+                f"PGROUP\x01payers\x02REAL_TOPIC\x01orders\x02REAL_QID\x010\x02UNIQ_KEY\x01{transaction.transaction_id}"
+                "\x02".encode(),
+            )  # fmt: skip
+            record = decode_message(encode_stored_message(half, place=(0, 0, 1, (b"\x7f\0\0\1", 10911))))[0]
+            (connection,) = cluster.broker.connections
+            connection.send_oneway(check_request(record, 7, 7000, 1, "broker-a"))
+            await asked.wait()
+            if not looks_after_the_end:
+                may_look.set()
+                await until(lambda: bool(ends()))
+        unknown, commit_ = ("7", "7000", "0", "true"), ("7", "7000", "8", "false")
+        if looks_after_the_end:
+            may_look.set()
+            await looked.wait()
+        await until(lambda: commit_ in ends())
+        asked = anyio.Event()
+        connection.send_oneway(check_request(record, 9, 9000, 1, "broker-a"))  # the end was lost: this is answered
+        await until(lambda: ("9", "9000", "8" if looks_after_the_end else "0", "true") in ends())
+    assert ends()[:-1] == ([commit_] if looks_after_the_end else [unknown, commit_])
