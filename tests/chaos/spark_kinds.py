@@ -234,9 +234,11 @@ def lose_a_broker(world: World, absences: int) -> None:
 @contextmanager
 def soon_deleted() -> Iterator[dict[str, str]]:
     """Settings of a broker which removes each file of its log as soon as the next one has begun."""
-    with mock.patch("rocketbox.broker.store.options.LEAST_RESERVED_MS", 0):  # three hours are the least for users
+    # For users three hours are the least, and an hour more than the longest delay.
+    with mock.patch.multiple("rocketbox.broker.store.options", LEAST_RESERVED_MS=0, BESIDE_A_DELAY_MS=0):
         yield {
             "file-reserved-time": "0h",
+            "message-delay-level": "0s",
             "delete-when": ";".join(map(str, range(24))),
             "clean-resource-interval": "100",
             "delete-commit-log-files-interval": "0",
