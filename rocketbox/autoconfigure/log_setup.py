@@ -24,11 +24,17 @@ CONTINUED = "  "  # before each further line of a record
 COLOURS = {logging.DEBUG: 2, logging.WARNING: 33, logging.ERROR: 31, logging.CRITICAL: 31}  # as terminals have them
 TEXT_OF_PROCESS = "%(asctime)s %(levelname)-7s [%(processName)s] %(name)s: %(message)s"
 
+_C1 = range(0x7F, 0xA0)  # with DEL; 0x9B alone is what "ESC [" is
+_LINE_ENDS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85"  # as str.splitlines has them
+_ORDERS = {code: repr(chr(code))[1:-1] for code in (*range(0x20), *_C1) if chr(code) not in f"\t{_LINE_ENDS}"}
+_UNSEEN_IN_JSON = {code: f"\\u{code:04x}" for code in (*_C1, 0x2028, 0x2029)}  # json.dumps escapes those below
+
 
 class TextFormatter(logging.Formatter):
     """One line of text, with the name of the process where it is not the main one, such as ``worker 2``.
 
-    Further lines, of a traceback or of what somebody has sent, are indented: none looks like a record.
+    Further lines, of a traceback or of what somebody has sent, are indented: none looks like a record. What a
+    terminal would obey, such as to wipe out what it shows, is escaped, whoever logs it.
     What the code of a handler logs ends with the message that it handles. ``colour``: levels have one.
     """
 
@@ -38,13 +44,13 @@ class TextFormatter(logging.Formatter):
         self._colour = colour
 
     def format(self, record: logging.LogRecord) -> str:
-        first, *more = super().format(record).splitlines() or [""]
+        first, *more = super().format(record).translate(_ORDERS).splitlines() or [""]
+        if self._colour and (code := COLOURS.get(record.levelno)):
+            first = first.replace(record.levelname, f"\x1b[{code}m{record.levelname}\x1b[0m", 1)
         return "\n".join((first, *(CONTINUED + line for line in more)))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         line = self._of_process.formatMessage(record) if _process_of(record) else super().formatMessage(record)
-        if self._colour and (code := COLOURS.get(record.levelno)):
-            line = line.replace(record.levelname, f"\x1b[{code}m{record.levelname}\x1b[0m", 1)
         handled = None if record.name.startswith("rocketbox.") else handled_message()
         if not handled:
             return line
@@ -85,7 +91,7 @@ _NO_JSON = (TypeError, ValueError, RecursionError)  # keys that are no text, NaN
 
 
 def _as_json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=safe_repr)
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=safe_repr).translate(_UNSEEN_IN_JSON)
 
 
 def _sayable(value: object) -> object:

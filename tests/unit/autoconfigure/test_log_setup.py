@@ -62,5 +62,43 @@ def test_only_a_record_begins_at_the_begin_of_a_line(end: str) -> None:
     assert "  Traceback (most recent call last):" in more
 
 
+CLEARS = "\x1b[2J\x00\x08\x7f\x9b2J"  # what terminals obey, some of it in one character
+SHOWN = r"\x1b[2J\x00\x08\x7f\x9b2J"
+
+
+def record_of_a_clearing_failure() -> logging.LogRecord:
+    try:
+        raise ValueError(f"bad\torder {CLEARS}")
+    except ValueError as error:
+        failure = (ValueError, error, error.__traceback__)
+    values = {"msg": "order\t%s", "args": (CLEARS,), "levelname": "INFO", "name": "shop", "exc_info": failure}
+    return logging.makeLogRecord(values)
+
+
+@pytest.mark.parametrize("level", [logging.INFO, logging.ERROR])
+def test_nothing_that_is_logged_gives_orders_to_the_terminal(level: int) -> None:
+    """But the colour of the level. Tabs stay."""
+    record = record_of_a_clearing_failure()
+    record.levelno, record.levelname = level, logging.getLevelName(level)
+    text = TextFormatter(colour=True).format(record)
+    if level == logging.ERROR:
+        assert text.count("\x1b[31mERROR\x1b[0m") == 1
+        text = text.replace("\x1b[31mERROR\x1b[0m", "ERROR")
+    first, *more = text.splitlines()
+    assert first.endswith(f" shop: order\t{SHOWN}")
+    assert more[-1] == f"  ValueError: bad\torder {SHOWN}"
+    assert [each for each in text if not each.isprintable() and each not in "\n\t"] == []
+
+
+def test_a_line_of_json_gives_no_orders_to_the_terminal() -> None:
+    record = record_of_a_clearing_failure()
+    record.field = f"{CLEARS}\x85\u2028"
+    text = JsonFormatter().format(record)
+    assert [each for each in text if not each.isprintable()] == []
+    line = json.loads(text)
+    assert (line["message"], line["field"]) == (f"order\t{CLEARS}", f"{CLEARS}\x85\u2028"), "who reads it gets it whole"
+    assert line["error"].endswith(f"ValueError: bad\torder {CLEARS}")
+
+
 def test_an_empty_record_is_a_line() -> None:
     assert TextFormatter().format(logging.makeLogRecord({"msg": "", "levelname": "INFO", "name": "shop"}))
