@@ -1,9 +1,11 @@
-"""Names, remarks and ids with line breaks: whoever asks the broker for something begins no line of its log by that."""
+"""Names, remarks and ids with line breaks and what terminals obey: whoever asks the broker for something begins no line
+of its log by that, and wipes none out."""
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 
 import anyio
 import pytest
@@ -20,7 +22,9 @@ from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
-FORGED = "\n2026-11-23 00:00:00,000 ERROR rocketbox: forged"
+CLEARS = "\x1b[2J\x00\x08\x7f\x9b2J\x85"  # what terminals obey, some of it in one character
+FORGED = f"\n2026-11-23 00:00:00,000 ERROR rocketbox: forged{CLEARS}"
+CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 NAMES = (
     "topic", "a", "b", "i", "consumerGroup", "group", "groupName", "producerGroup", "key", "clientID", "clientId",
     "username", "subject", "brokerName", "brokerAddr", "clusterName", "msgId", "originMsgId", "originTopic",
@@ -34,11 +38,12 @@ def anyio_backend() -> str:
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the broker's loggers have said, each record with its traceback; none of it has a forged line."""
+    """What the broker's loggers have said, each record with its traceback; no line is forged, and none is an order."""
     formatter = logging.Formatter("%(message)s")
     texts = [formatter.format(record) for record in caplog.records if record.name.startswith("rocketbox.")]
     for text in texts:
         assert not [line for line in text.splitlines() if line.startswith("2026-11-23")], text
+        assert not CONTROLS.search(text), ascii(text)
     return texts
 
 
@@ -48,7 +53,7 @@ async def test_the_deletion_of_a_topic_and_of_a_group_is_one_line(caplog: pytest
         assert (await wire.broker(C.DELETE_TOPIC_IN_BROKER, {"topic": f"x{FORGED}"})).code == 0
         assert (await wire.broker(C.DELETE_SUBSCRIPTIONGROUP, {"groupName": f"y{FORGED}"})).code == 0
     lines = [line for text in told(caplog) for line in text.splitlines() if "was deleted" in line]
-    shown = FORGED.replace("\n", "\\n")
+    shown = repr(FORGED)[1:-1]
     assert [line.partition(" was deleted")[0] for line in lines] == [f"topic x{shown}", f"group y{shown}"]
 
 

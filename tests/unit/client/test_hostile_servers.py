@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 import traceback
 from collections.abc import Awaitable, Callable
@@ -32,7 +33,9 @@ from tests.support.clocks import VirtualClock, settle
 
 pytestmark = pytest.mark.anyio
 
-FORGED = "\n2026-11-23 00:00:00,000 ERROR rocketbox: forged"
+CLEARS = "\x1b[2J\x00\x08\x7f\x9b2J\x85"  # what terminals obey, some of it in one character
+FORGED = f"\n2026-11-23 00:00:00,000 ERROR rocketbox: forged{CLEARS}"
+CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 LONG = FORGED * 100
 LONGEST_LINE = 4000  # characters: an error that quotes another one
 
@@ -74,6 +77,7 @@ def lines_of(caplog: pytest.LogCaptureFixture, level: int = logging.DEBUG) -> li
 
 def check(text: str) -> None:
     assert not [line for line in text.splitlines() if line.startswith("2026-11-23 00:00:00")], text[:300]
+    assert not CONTROLS.search(text), ascii(text[:300])
     assert len(text) <= LONGEST_LINE, text[:300]
 
 
@@ -130,6 +134,7 @@ def test_a_record_of_a_broker_begins_no_line() -> None:
     message = MessageExt(fields, b"x", f"T{FORGED}", f"UNIQ_KEY\x01u{FORGED}\x02".encode(), "broker-a")
     for text in (describe_message(message), repr(message)):
         assert text.splitlines() == [text]
+        assert not CONTROLS.search(text), ascii(text)
 
 
 @pytest.mark.parametrize("times", [-1, -100, -(2**31), 2**31 - 1])
