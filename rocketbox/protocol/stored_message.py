@@ -64,6 +64,7 @@ V6_FLAGS = int(MessageSysFlag.BORNHOST_V6 | MessageSysFlag.STOREHOST_V6)
 COMPRESSED = int(MessageSysFlag.COMPRESSED)
 _OFFSET = struct.Struct(">20xq")  # of a record: the queue offset
 INNER_BATCH = int(MessageSysFlag.NEED_UNWRAP | MessageSysFlag.INNER_BATCH)
+MOST_IN_AN_INNER_BATCH = (1 << 15) - 1  # messages: Apache's BatchConsumeQueue has 2 bytes for their number
 SHORTEST_TOPIC_OF_V2 = 128  # bytes; shorter topics are written as v1
 MAX_TOPICS_KEPT = 1000
 CHECKSUM_NAME = b"__CRC32#\x01"
@@ -387,9 +388,16 @@ def _text(data: bytes) -> str:
 
 
 def _unwrap(outer: MessageExt) -> list[MessageExt]:
-    """The messages of an inner batch: the record's own data, with the flag, properties and body of each element."""
+    """The messages of an inner batch: the record's own data, with the flag, properties and body of each element.
+
+    None of them, when there are more than any true one has: they take many times the room of what they were read from.
+    """
+    try:
+        elements = decode_batch(outer.body, MOST_IN_AN_INNER_BATCH)
+    except BatchTooLongError:
+        return []
     messages = []
-    for index, element in enumerate(decode_batch(outer.body)):
+    for index, element in enumerate(elements):
         fields = list(outer.fields)
         fields[4], fields[5], fields[16] = element.flag, outer.queue_offset + index, len(element.body)
         messages.append(MessageExt(tuple(fields), element.body, outer.topic, element.properties, outer.broker_name))

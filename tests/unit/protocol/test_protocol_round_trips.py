@@ -6,16 +6,21 @@ import dataclasses
 import json
 import random
 import struct
+import sys
 import time
 import zlib
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketbox.errors import InvalidMessageError, RemoteProtocolError
-from rocketbox.message import ConsumeFromWhere, MessageModel, MessageQueue, encode_properties
+from rocketbox.message import Compression, ConsumeFromWhere, MessageModel, MessageQueue, encode_properties
 from rocketbox.protocol import admin_bodies, bodies, registration_bodies
 from rocketbox.protocol.codes import MessageSysFlag, SerializeType
 from rocketbox.protocol.command import (
@@ -24,6 +29,7 @@ from rocketbox.protocol.command import (
     encode_command,
     encode_response,
 )
+from rocketbox.protocol.compression import sys_flag_of
 from rocketbox.protocol.framing import FrameReader
 from rocketbox.protocol.headers import (
     CreateTopicRequestHeader,
@@ -222,6 +228,39 @@ def test_an_inner_batch_takes_the_places_that_it_has(
         assert messages[0].body == body
 
 
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("count", "taken"), [(32_767, 32_767), (32_768, 1)])
+def test_an_inner_batch_of_more_messages_than_a_queue_of_batches_can_say_is_one_message(
+    packed: bool, count: int, taken: int
+) -> None:
+    """Each takes some 300 bytes when it is read and 22 when it came, and packed next to none."""
+    elements = encode_batch([(0, b"", b"")] * count)
+    flags = int(MessageSysFlag.NEED_UNWRAP | MessageSysFlag.INNER_BATCH)
+    body, way = (zlib.compress(elements), sys_flag_of(Compression.ZLIB)) if packed else (elements, 0)
+    record = encode_stored_message(StoredMessage("t", 1, body, sys_flag=flags | way, queue_offset=7))
+    messages = decode_messages(record)
+    assert [message.queue_offset for message in messages] == list(range(7, 7 + taken))
+    if taken == 1:
+        assert messages[0].body == elements
+
+
+def test_a_batch_in_a_compressed_body_is_bounded_as_that_and_what_is_packed_in_it_stays_so() -> None:
+    most = 1 << 20
+    bomb = zlib.compress(bytes(8 * most))
+    flags = int(MessageSysFlag.NEED_UNWRAP | MessageSysFlag.INNER_BATCH) | sys_flag_of(Compression.ZLIB)
+
+    def record(elements: list[tuple[int, bytes, bytes]]) -> bytes:
+        body = zlib.compress(encode_batch(elements))
+        return encode_stored_message(StoredMessage("t", 1, body, sys_flag=flags, queue_offset=7))
+
+    inner = encode_stored_message(StoredMessage("t", 1, bomb, sys_flag=flags))
+    read = decode_messages(record([(0, bomb, b""), (0, inner, b"")]), max_body_bytes=most)
+    assert [message.body for message in read] == [bomb, inner]
+    assert {message.sys_flag & MessageSysFlag.COMPRESSED for message in read} == {0}
+    with pytest.raises(RemoteProtocolError, match=f"larger than {most} bytes"):
+        decode_messages(record([(0, bytes(most), b"")]), max_body_bytes=most)
+
+
 def test_an_inner_batch_at_which_reading_stops_takes_no_place_of_the_next_record() -> None:
     flags = int(MessageSysFlag.NEED_UNWRAP | MessageSysFlag.INNER_BATCH)
     elements = encode_batch([(0, b"x" * 1000, b"")] * 3)
@@ -231,6 +270,38 @@ def test_an_inner_batch_at_which_reading_stops_takes_no_place_of_the_next_record
         messages, is_all = decode_some_messages(data, max_body_bytes=2000, below=100)
         assert not is_all
         assert [message.queue_offset for message in messages] == ([7] if next_offset == 9 else [7, 8, 9])
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["A||", "|", "||", " || ", "t", "\u00e9", "\t", "a b||", "*||", "A|||", "(((", "\\"],
+    ids=ascii,
+)
+def test_a_long_expression_of_tags_is_read_in_steps_that_grow_with_its_length_alone(piece: str) -> None:
+    """And each name in another: the steps are lines of ours that run, and there are a few for each character."""
+
+    def steps(expression: str) -> int:
+        count = 0
+
+        def trace(frame: FrameType, event: str, argument: object) -> Callable[..., Any]:
+            nonlocal count
+            count += event == "line"
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            with suppress(InvalidMessageError):
+                parse_subscription("T", expression)
+        finally:
+            sys.settrace(before)
+        return count
+
+    some, more = (steps((piece * size)[:size] or "*") for size in (10_000, 20_000))
+    assert some <= 8 * 10_000
+    assert more <= 2 * some + 100
+    many = steps("||".join(map(str, range(2_000))))
+    assert many <= 8 * 10_000
 
 
 def test_properties_too_long_for_a_record_are_refused() -> None:
