@@ -151,7 +151,8 @@ def _parse(content: bytes) -> Credentials | str:
         return written
     values: dict[str, str] = {}
     for name, value in written:
-        known = _NAMES.get(str(name).strip().lower().replace("-", "").replace("_", ""))
+        # Any other name is not written out: a few hundred bytes of anchors in YAML would take years.
+        known = _NAMES.get(name.strip().lower().replace("-", "").replace("_", "")) if isinstance(name, str) else None
         if known is None or known in values or not isinstance(value, str):
             return "is to have accessKey, secretKey and maybe securityToken, each once as text"
         if value.strip():

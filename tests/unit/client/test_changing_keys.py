@@ -439,6 +439,11 @@ async def test_a_file_of_keys_is_read_where_others_hold_all_threads(tmp_path: Pa
             assert await CredentialsFile(file).credentials() == keys(1)
 
 
+ALIASES = b"&l0 [hunter2]" + b"".join(
+    b", &l%d [%s]" % (level, b", ".join([b"*l%d" % (level - 1)] * 9)) for level in range(1, 30)
+)  # written out it would have more than 9 ** 29 entries
+
+
 @pytest.mark.parametrize(
     ("content", "told"),
     [
@@ -455,6 +460,9 @@ async def test_a_file_of_keys_is_read_where_others_hold_all_threads(tmp_path: Pa
         (b"accessKey: a\naccessKey: b\nsecretKey: hunter2\n", "each once"),
         (b"accessKey: [a]\nsecretKey: hunter2\n", "each once as text"),
         (b"accessKey: {a: b}\nsecretKey: hunter2\n", "each once as text"),
+        (b"accessKey: [" + ALIASES + b"]\nsecretKey: hunter2\n", "each once as text"),
+        (b"? [" + ALIASES + b"]\n: hunter2\naccessKey: a\n", "each once as text"),
+        (b"accessKey: &a [*a, *a]\nsecretKey: hunter2\n", "each once as text"),
         (b"accessKey: a\nsecretKey: hunter2\xff\n", "is not text in UTF-8"),
         (b"accessKey: a\nsecretKey: !!python/object/apply:os.system [hunter2]\n", "is to have accessKey, secretKey"),
         (b"accessKey: a\nsecretKey: hunter2\n#" + b"x" * 65_536, "has more than 65536 bytes"),
