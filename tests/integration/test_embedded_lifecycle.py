@@ -107,7 +107,9 @@ def test_what_servers_lack_that_other_machines_can_reach(settings: dict[str, obj
 
 
 @pytest.mark.anyio
-async def test_another_address_than_the_machines_own_must_be_allowed(tmp_path: Path) -> None:
+async def test_another_address_than_the_machines_own_must_be_allowed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     options = EmbeddedOptions(data_dir=tmp_path, host="0.0.0.0", port=0, name_server_port=0, broker=SMALL_FILES)
     with pytest.raises(ConfigurationError) as caught:
         await EmbeddedServers(options).__aenter__()
@@ -126,8 +128,49 @@ async def test_another_address_than_the_machines_own_must_be_allowed(tmp_path: P
         insecure=True,
         broker={**SMALL_FILES, "broker-ip1": "127.0.0.1"},
     )
+    caplog.clear()
     async with EmbeddedServers(published) as servers:
         assert servers.broker_address.startswith("127.0.0.1:")
+    assert [(record.levelname, record.getMessage()) for record in caplog.records if "insecure" in record.message] == [
+        ("WARNING", "insecure: the servers listen on 0.0.0.0, which other machines can reach, and have no access "
+         "control and no TLS that is enforced"),
+    ]  # fmt: skip
+
+
+def listening() -> dict[int, str]:
+    """The addresses at which sockets of this process listen, by port."""
+    found: dict[int, str] = {}
+    for name in os.listdir("/dev/fd"):
+        try:
+            number = os.dup(int(name))
+        except OSError:  # that of the listing itself
+            continue
+        try:
+            each = socket.socket(fileno=number)
+        except OSError:  # no socket
+            os.close(number)
+            continue
+        with each:
+            if each.family in {socket.AF_INET, socket.AF_INET6} and each.getsockopt(
+                socket.SOL_SOCKET, socket.SO_ACCEPTCONN
+            ):
+                host, port = each.getsockname()[:2]
+                found[port] = host
+    return found
+
+
+@pytest.mark.anyio
+async def test_only_this_machine_reaches_servers_of_which_nothing_else_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = listening()
+    options = EmbeddedOptions(data_dir=tmp_path, port=0, name_server_port=0, broker=SMALL_FILES)
+    async with EmbeddedServers(options) as servers:
+        ports = [int(each.rpartition(":")[2]) for each in (servers.broker_address, servers.name_server_address)]
+        assert {port: host for port, host in listening().items() if port not in before} == dict.fromkeys(
+            ports, "127.0.0.1"
+        )
+    assert "insecure" not in caplog.text
 
 
 async def finding(options: EmbeddedOptions, storage: MemoryStorage | None = None) -> Finding:
