@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any
 import anyio
 import pytest
 
+from rocketbox import RocketBox
 from rocketbox.client import ClientOptions, ConsumerOptions, Producer, PushConsumer, TlsOptions
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
-from rocketbox.errors import ConfigurationError, NoRouteError
+from rocketbox.errors import AccessDeniedError, ConfigurationError, NoRouteError
 from rocketbox.message import ConsumeFromWhere, Message, MessageExt
+from rocketbox.remoting.acl import Credentials
 from tests.support.certificates import authority, certificate, encrypted, write
 from tests.support.framework.services import ServiceMaker
 from tests.support.waiting import PATIENCE, until
@@ -198,6 +201,29 @@ rocketbox.embedded:
             await module.seen.wait()
 
 
+async def test_users_and_tls_let_other_machines_reach_the_servers(
+    tmp_path: Path, files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    user = Credentials(access_key="administrator", secret_key="secret-of-the-administrator")
+    first = json.dumps({"username": user.access_key, "password": user.secret_key})
+    said = {
+        **files.settings,
+        "authentication-enabled": True,
+        "authorization-enabled": True,
+        "init-authentication-user": first,
+        "broker-ip1": "127.0.0.1",
+    }
+    async with EmbeddedServers(replace(options(tmp_path), host="0.0.0.0", broker=said)) as servers:
+        port = servers.name_server_address.rpartition(":")[2]
+        client = replace(with_tls(TlsOptions(ca_file=files.ca)), credentials=user)
+        await goes_through(f"127.0.0.1:{port}", client)
+        unsigned = with_tls(TlsOptions(ca_file=files.ca))
+        async with Producer("p", name_server=f"127.0.0.1:{port}", client_options=unsigned) as stranger:
+            with pytest.raises(AccessDeniedError):
+                await stranger.send(Message("secrets", b"never"))
+    assert "insecure" not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("trusted", "refused"),
     [
@@ -252,6 +278,41 @@ async def test_accounts_that_are_read_again_let_no_more_in_than_at_the_start(
         assert accounts.find("RocketMQ") is not None
         file.write_text(account.replace("RocketMQ", "RocketMQ2"))
         await until(lambda: accounts.find("RocketMQ2") is not None)
+
+
+async def test_each_start_says_aloud_that_certificates_are_not_verified(
+    service: ServiceMaker, tmp_path: Path, files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = "from rocketbox import RocketBox\n\napp = RocketBox('desk', scan=[__name__])\n"
+    settings = f"""
+rocketmq:
+  name-server: embedded
+  producer.group: desk
+  tls: {{enable: true, VERIFY}}
+rocketbox.embedded:
+  port: 0
+  name-server-port: 0
+  data-dir: {tmp_path / "store"}
+  mapped-file-size-commit-log: 1MB
+  tls-server-cert-path: {files.cert}
+  tls-server-key-path: {files.key}
+"""
+
+    async def warnings(app: RocketBox) -> list[tuple[str, str]]:
+        caplog.clear()
+        async with app:
+            pass
+        return [(each.levelname, each.message) for each in caplog.records if "not verified" in each.message]
+
+    unverified = service(source, settings.replace("VERIFY", "verify: false")).app
+    told = (
+        "WARNING",
+        "TLS certificates of servers are not verified (rocketmq.tls.verify is false): whoever is between can read and "
+        "change everything",
+    )
+    assert [await warnings(unverified) for _ in range(2)] == [[told], [told]]
+    verified = service(source, settings.replace("VERIFY", f"ca-file: {files.ca}")).app
+    assert await warnings(verified) == []
 
 
 def test_clients_without_tls_of_embedded_servers_that_speak_nothing_else_are_a_finding(
