@@ -6,6 +6,7 @@ import logging
 import socket
 import ssl
 import subprocess
+import warnings
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
@@ -19,6 +20,7 @@ from rocketbox.cli.certificates import Certificate
 from rocketbox.clock import RealClock
 from rocketbox.errors import ConfigurationError, ConnectError, Finding, RemotingError
 from rocketbox.protocol.command import RemotingCommand, encode_command
+from rocketbox.remoting import tls_files
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.connection import Connection, RemotingOptions
 from rocketbox.remoting.network import TcpNetwork, parse_address
@@ -343,6 +345,38 @@ async def test_a_renewed_certificate_is_used_without_a_restart(
     assert "the TLS files of the servers have changed; new connections use them" in caplog.text
 
 
+async def test_a_certificate_that_ends_while_a_client_is_connected_is_refused_to_its_next_connection(
+    place: Place, ca: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is connected goes on; whoever connects anew is told why not, and connects as soon as it is renewed."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(tls_files, "LOOK_INTERVAL", 0.01)
+    async with place.serve(place.server_options()) as server, place.client(TlsOptions(ca_file=ca)) as client:
+
+        async def ask() -> bytes:
+            command = RemotingCommand.request(ECHO, {}, b"hello")
+            return (await client.request(server.address, command, timeout=PATIENCE)).body
+
+        async def show(made: Certificate) -> None:
+            told = caplog.text.count("new connections use them")
+            write(place.folder, "server", made)
+            await until(lambda: caplog.text.count("new connections use them") > told)
+
+        assert await ask() == b"hello"
+        await show(misdated("20200101000000Z", "20210101000000Z"))
+        assert await ask() == b"hello"
+        client.close_connection(server.address)
+        for _ in range(2):
+            with pytest.raises(ConnectError) as caught:
+                await ask()
+            assert caught.value.reason == (
+                "its TLS certificate is not accepted: it has expired, or one in its chain has; renew it, or correct "
+                "this machine's clock"
+            )
+        await show(certificate(nth=1))
+        assert await ask() == b"hello"
+
+
 async def test_half_of_a_renewal_keeps_what_was_there_and_warns_once(
     place: Place, ca: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -527,6 +561,45 @@ async def test_old_versions_of_tls_are_refused(place: Place, caplog: pytest.LogC
         done = await anyio.to_thread.run_sync(s_client, server.address, b"", "-tls1_1", "-cipher", "ALL:@SECLEVEL=0")
         assert b"protocol version" in done
     assert "it offers no way of TLS that is spoken here" in caplog.text
+
+
+async def test_a_server_of_old_versions_of_tls_is_told_nothing(
+    place: Place, ca: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By clients that verify nothing too, and by those that could speak them: OpenSSL is told to allow what it can."""
+    from rocketbox.remoting import tls
+
+    harden = tls._harden
+
+    def weakened(context: ssl.SSLContext) -> None:
+        harden(context)
+        context.set_ciphers("ALL:@SECLEVEL=0")
+
+    came = b""
+
+    def answer(listening: socket.socket) -> None:
+        nonlocal came
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.set_ciphers("ALL:@SECLEVEL=0")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
+        context.load_cert_chain(*write(place.folder, "server", certificate()))
+        for _ in range(2):
+            accepted, _ = listening.accept()
+            with accepted, suppress(OSError), context.wrap_socket(accepted, server_side=True) as wrapped:
+                came += wrapped.recv(65_536)
+
+    monkeypatch.setattr(tls, "_harden", weakened)
+    with anyio.fail_after(PATIENCE), socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.to_thread.run_sync, answer, listening)
+            for options in (TlsOptions(ca_file=ca), TlsOptions(verify=False)):
+                reason = await place.refusal(address, options)
+                assert reason.startswith("the server and this client have no way of TLS in common (")
+                assert reason.endswith("); TLS 1.2 and 1.3 are spoken here")
+    assert came == b""
 
 
 async def test_nothing_is_negotiated_again(place: Place, ca: Path) -> None:
