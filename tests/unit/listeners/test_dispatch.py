@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import json
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -22,8 +24,8 @@ from rocketbox.listeners.binding import Beans, read_signature
 from rocketbox.listeners.dispatch import HandlerDispatch, Invocation
 from rocketbox.listeners.invalid_limit import InvalidLimit
 from rocketbox.listeners.options import OnInvalid
-from rocketbox.message import ConsumeMode, MessageExt
-from rocketbox.template import JsonMessageConverter, PayloadError
+from rocketbox.message import ConsumeMode, MessageExt, encode_properties
+from rocketbox.template import CodecMessageConverter, JsonMessageConverter, MessageConverter, PayloadError
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -76,8 +78,9 @@ def dispatch(
     consume_mode: ConsumeMode = ConsumeMode.CONCURRENTLY,
     sent: list[Any] | None = None,
     threads: HandlerThreads | None = None,
+    converter: MessageConverter | None = None,
 ) -> HandlerDispatch:
-    converter = JsonMessageConverter()
+    converter = converter or JsonMessageConverter()
     beans = Beans(has=lambda hint: False, provider=lambda hint: lambda: None)
     binding = HandlerBinding(read_signature(function, beans=beans, converter=converter), beans.provider, converter)
 
@@ -109,6 +112,45 @@ async def test_a_handler_that_returns_has_consumed() -> None:
 
     assert await dispatch(handler).handle(rows(1)) is None
     assert seen == [1]
+
+
+NAMING = b"""{"row": 1, "__class__": "antigravity.Thing", "@type": "antigravity.Thing", "@class": "antigravity.Thing",
+"__module__": "antigravity", "py/object": "antigravity.Thing", "$type": "antigravity.Thing, antigravity",
+"__reduce__": ["antigravity.Thing", []], "!!python/object": "antigravity.Thing", "__dict__": {"row": 2}}"""
+NAMES_IN_HEADERS = {
+    "__TypeId__": "antigravity.Thing",
+    "__class__": "antigravity.Thing",
+    "@type": "antigravity.Thing",
+    "contentType": "application/x-java-serialized-object;type=antigravity.Thing",
+    "content-type": "application/python-pickle",
+}
+
+
+async def test_a_message_that_names_a_class_makes_nothing_but_what_the_handler_declares() -> None:
+    """A module of Python's own, which says so when it is imported, stands for what somebody would like to run."""
+    seen: list[Any] = []
+
+    async def model(departure: Departure) -> None:
+        seen.append(departure)
+
+    async def mapping(departure: dict[str, Any]) -> None:
+        seen.append(departure)
+
+    async def text(departure: str) -> None:
+        seen.append(departure)
+
+    raw = encode_properties(NAMES_IN_HEADERS)
+    fields = (0, 0, 0, 0, 0, 0, 0, 0, 0, b"\x7f\0\0\1", 1, 0, b"\x7f\0\0\1", 1, 0, 0, len(NAMING))
+    naming = MessageExt(fields, NAMING, "departures", raw, "broker-a")
+    assert naming.properties["__TypeId__"] == "antigravity.Thing"
+    for converter in (JsonMessageConverter(), CodecMessageConverter()):
+        for handler in (model, mapping, text):
+            assert await dispatch(handler, converter=converter).handle([naming]) is None
+    assert [type(each) for each in seen] == [Departure, dict, str] * 2
+    assert [vars(each) for each in seen[::3]] == [{"row": 1}] * 2
+    assert seen[1] == seen[4] == json.loads(NAMING)
+    assert seen[2] == seen[5] == NAMING.decode()
+    assert "antigravity" not in sys.modules
 
 
 @pytest.mark.parametrize("error", [Reject("no"), RetryLater(timedelta(seconds=5)), ValueError("x")])
