@@ -8,6 +8,7 @@ import os
 import socket
 import stat
 from pathlib import Path
+from traceback import TracebackException
 
 import anyio
 import pytest
@@ -95,6 +96,7 @@ async def test_messages_go_from_who_may_send_to_who_may_read(
             complete.set()
 
     sent = {b"%d" % number for number in range(20)} | {b"again"}
+    refusals: dict[str | None, AccessDeniedError] = {}
     async with EmbeddedServers(secured(kind, tmp_path)) as servers:
         if kind == "ACL 2.0":
             await give_rights(servers)
@@ -108,12 +110,29 @@ async def test_messages_go_from_who_may_send_to_who_may_read(
             await consumer.subscribe("departures", "*", handle)
             with anyio.fail_after(PATIENCE):
                 await complete.wait()
-        for user in (None, CONSUMER, keys_of("stranger"), Credentials(access_key="producer", secret_key="another")):
+        for user in (
+            None,
+            CONSUMER,
+            keys_of("stranger"),
+            Credentials(access_key="producer", secret_key="secret-of-another"),
+        ):
             async with Producer("desk", name_server=address, client_options=of(user)) as producer:
-                with pytest.raises(AccessDeniedError):
+                with pytest.raises(AccessDeniedError) as caught:
                     await producer.send(Message("departures", b"never"))
+                refusals[None if user is None else user.access_key] = caught.value
     assert (seen, retried) == (sent, [0])
     assert "secret-of" not in caplog.text
+    said = {who: (each.who, each.permission, each.resource, each.wrong_keys) for who, each in refusals.items()}
+    assert said == {
+        None: (None, None, None, True),
+        "consumer": ("cons...", "PUB", "topic departures", False),
+        "stranger": ("stra...", None, None, True),
+        "producer": ("prod...", None, None, True),
+    }
+    for error in refusals.values():
+        told = "".join(TracebackException.from_exception(error, capture_locals=True).format())
+        for text in (told, repr(error), str(error), repr(vars(error))):
+            assert "secret-of" not in text
 
 
 async def test_the_next_start_knows_users_and_policies(tmp_path: Path) -> None:
@@ -221,20 +240,28 @@ async def test_authentication_alone_lets_no_user_take_the_servers_from_the_other
             assert answer.code == 0, answer.remark
 
 
-async def test_a_new_store_is_its_owners_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("umask", [0, 0o022, 0o077])
+async def test_a_new_store_is_its_owners_alone(umask: int, tmp_path: Path) -> None:
     """Who would have to sign for a message at the port does not read it in the files either."""
     folder = tmp_path / "app" / "store"
-    before = os.umask(0)
+    before = os.umask(umask)
     try:
         async with (
-            EmbeddedServers(small_options(folder)) as servers,
-            Producer("g", name_server=servers.name_server_address) as producer,
+            EmbeddedServers(small_options(folder, **ACL_2)) as servers,
+            Producer("g", name_server=servers.name_server_address, client_options=of(ADMIN)) as producer,
         ):
-            await producer.send(Message("anything", b"hello"))
+            await producer.send(Message("anything", b"hello", keys=("k",)))
+            await give_rights(servers)
     finally:
         os.umask(before)
+    modes = {path.relative_to(folder).as_posix(): stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")}
+    assert {"commitlog", "consumequeue/anything", "index", "config/topics.json", "lock"} <= modes.keys()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert stat.S_IMODE(folder.parent.stat().st_mode) == 0o777, "others may have theirs beside it"
+    assert stat.S_IMODE(folder.parent.stat().st_mode) == 0o777 & ~umask, "others may have theirs beside it"
+    private = {name: mode for name, mode in modes.items() if name.startswith(("config/authUsers", "config/askers"))}
+    assert {"config/authUsers.json", "config/authUsers.json.crc"} <= private.keys()
+    assert set(private.values()) == {0o600}, private
+    assert [name for name, mode in modes.items() if mode & 0o022 & umask] == []
 
 
 def test_options_do_not_show_the_passwords_among_them(tmp_path: Path) -> None:
