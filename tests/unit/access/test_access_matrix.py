@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -23,7 +23,7 @@ from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import MemoryNetwork
 from rocketbox.remoting.server import RemotingServer
 from tests.support.broker.access import ADMIN, broker_with_access, keys_of
-from tests.support.broker.in_memory import BrokerWire
+from tests.support.broker.in_memory import BrokerWire, broker_in_memory
 
 pytestmark = pytest.mark.anyio
 
@@ -240,6 +240,45 @@ async def test_who_may_ask_the_name_server_what(tmp_path: Path) -> None:
                     if is_refused(answer) is (role in OF_THE_NAME_SERVER[code]):
                         wrong.append((RequestCode(code).name, role, answer.code, answer.remark))
             assert wrong == []
+
+
+CONFIGURATION = {
+    25: "UPDATE_BROKER_CONFIG", 26: "GET_BROKER_CONFIG", 100: "PUT_KV_CONFIG", 101: "GET_KV_CONFIG",
+    102: "DELETE_KV_CONFIG", 219: "GET_KVLIST_BY_NAMESPACE", 318: "UPDATE_NAMESRV_CONFIG", 319: "GET_NAMESRV_CONFIG",
+    902: "ADD_BROKER", 903: "REMOVE_BROKER", 1009: "UPDATE_CONTROLLER_CONFIG", 1010: "GET_CONTROLLER_CONFIG",
+    2001: "UPDATE_COLD_DATA_FLOW_CTR_CONFIG", 2002: "REMOVE_COLD_DATA_FLOW_CTR_CONFIG",
+    2003: "GET_COLD_DATA_FLOW_CTR_INFO", 2004: "SET_COMMITLOG_READ_MODE",
+}  # fmt: skip
+"""What changes Apache's servers, or tells of their settings; some of it ran commands (CVE-2023-33246, -37582)."""
+
+
+@pytest.mark.parametrize("kind", [None, "ACL 1.0", "ACL 2.0"])
+async def test_no_server_has_its_configuration_changed_or_read_by_anybody(kind: str | None, tmp_path: Path) -> None:
+    body = b"rocketmqHome=-c $@|sh . echo touch /tmp/x;\nconfigStorePath=/etc/passwd\nfilterServerNums=1\n"
+
+    async def answers(wire: BrokerWire, address: str) -> dict[int, tuple[int, str | None, bytes, dict[str, str]]]:
+        found = {}
+        for code in CONFIGURATION:
+            request = RemotingCommand.request(code, {"namespace": "n", "key": "k", "value": "v"}, body)
+            answer = await wire.client.request(address, request, timeout=30)
+            found[code] = (answer.code, answer.remark, bytes(answer.body or b""), dict(answer.ext_fields))
+        return found
+
+    unsupported: dict[int, tuple[int, str | None, bytes, dict[str, str]]]
+    unsupported = {code: (3, f" request type {code} not supported", b"", {}) for code in CONFIGURATION}
+    async with AsyncExitStack() as stack:
+        if kind is None:
+            wires = {"anybody": await stack.enter_async_context(broker_in_memory())}
+        else:
+            wires = await stack.enter_async_context(everybody(kind, tmp_path))
+        (one, *_) = wires.values()
+        access = None if one.running.access is None else one.running.access.control
+        server = await stack.enter_async_context(
+            NameServer(clock=RealClock(), network=one.network, access=access)
+        )  # fmt: skip
+        for wire in wires.values():
+            assert await answers(wire, one.broker_address) == unsupported
+            assert await answers(wire, server.address) == unsupported
 
 
 def test_every_code_that_is_handled_is_in_the_table() -> None:
