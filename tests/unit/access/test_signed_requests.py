@@ -118,16 +118,23 @@ async def test_the_quick_way_is_open_only_to_who_has_signed_over_the_connection(
     assert len(read) == 6
 
 
+@pytest.mark.parametrize("acl", ["ACL 1.0", "ACL 2.0"])
 @pytest.mark.parametrize("kind", list(SerializeType))
-async def test_every_byte_counts(users: UserWires, kind: SerializeType) -> None:
+async def test_every_byte_counts(kind: SerializeType, acl: str, tmp_path: Path) -> None:
     """Of a send that was served before, so that the quick way would be open."""
+    (tmp_path / "plain_acl.yml").write_text(PLAIN_ACL)
+    plain: dict[str, object] = {"acl-enable": True, "acl-file": str(tmp_path / "plain_acl.yml")}
     options = RemotingOptions(serialization=kind)
-    async with RemotingClient(clock=users.broker._clock, network=users.unsigned.network, options=options) as client:
+    async with (
+        broker_with_access(plain if acl == "ACL 1.0" else None) as users,
+        RemotingClient(clock=users.broker._clock, network=users.unsigned.network, options=options) as client,
+    ):
         good = signed(RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, send_fields(), b"body"))
         for _ in range(2):
             assert (await client.request(users.broker.address, good, timeout=30)).code == 0
         frame = encode_command(good, 1, serialization=kind)
-        served = []
+        served: list[tuple[int, dict[str, str]]] = []
+        refused = 0
         for at in range(8, len(frame)):
             changed = frame[:at] + bytes([frame[at] ^ 0x01]) + frame[at + 1 :]
             try:
@@ -151,7 +158,9 @@ async def test_every_byte_counts(users: UserWires, kind: SerializeType) -> None:
             )
             if answer.code == 0:
                 served.append((at, fields))
+            refused += answer.code != 0
         assert served == []
+        assert refused > 100
 
 
 async def test_fields_that_come_twice_mean_what_is_signed(users: UserWires) -> None:
