@@ -10,10 +10,13 @@ from pathlib import Path
 import anyio
 import pytest
 
+from rocketbox.clock import RealClock
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand, encode_command
 from rocketbox.protocol.framing import FrameReader
 from rocketbox.protocol.stored_message import decode_messages
+from rocketbox.storage.memory_storage import MemoryStorage
+from tests.support.broker.in_memory import broker_in_memory
 from tests.support.broker.wire import Wire, embedded
 from tests.support.waiting import PATIENCE, until
 
@@ -66,6 +69,43 @@ async def test_offsets_that_hold_nothing(
         answer = await wire.pull("t", offset)
         assert (answer.code, answer.remark) == (code, status)
         assert offsets(answer) == (next_offset, 0, 2)
+
+
+class LaterClock(RealClock):
+    """Time in which some hours have passed of a sudden."""
+
+    later = 0.0  # seconds
+
+    def time_ms(self) -> int:
+        return super().time_ms() + round(self.later * 1000)
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.later
+
+
+async def test_a_consumer_behind_what_was_removed_is_sent_on_to_what_is_left() -> None:
+    storage, clock = MemoryStorage(), LaterClock()
+    retention = {
+        "file-reserved-time": "3h",
+        "delete-when": ";".join(map(str, range(24))),
+        "clean-resource-interval": 100,
+        "delete-commit-log-files-interval": 0,
+        "mapped-file-size-commit-log": 64 << 10,
+        "max-message-size": 32 << 10,
+    }
+    async with broker_in_memory(storage=storage, clock=clock, settings=retention) as wire:
+        for number in range(12):
+            assert (await wire.send("t", b"%d" % number + bytes(15_000))).code == 0
+        clock.later = 4 * 3600
+        await until(lambda: len(storage.list_directory("/store/commitlog")) == 1, "the others are removed")
+        await until(lambda: wire.running.store.min_offset("t", 0) > 0, "and left out of the queue")
+        least = wire.running.store.min_offset("t", 0)
+        for behind in (0, least - 1):
+            moved = await wire.pull("t", behind)
+            assert (moved.code, moved.remark) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL")
+            assert offsets(moved) == (least, least, 12)
+        left = [int(message.body.rstrip(b"\0")) for message in await wire.messages("t", first=least)]
+        assert left == list(range(least, 12))
 
 
 async def test_a_queue_without_messages(tmp_path: Path) -> None:
