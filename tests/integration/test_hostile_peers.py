@@ -109,7 +109,9 @@ async def test_no_request_code_with_any_content_breaks_a_server_or_shows_its_ins
                     silent.append(command)
                     continue
                 answers.setdefault(command.code, set()).add(answer.code)
-                assert not LEAKS.search(answer.remark or ""), (command, dict(command.ext_fields), answer.remark)
+                told = f"{answer.remark}\n{dict(answer.ext_fields)}\n{bytes(answer.body or b'').decode('latin-1')}"
+                assert not LEAKS.search(told), (command, dict(command.ext_fields), told)
+                assert str(tmp_path) not in told, (command, dict(command.ext_fields), told)
 
         async with RemotingClient(clock=RealClock(), options=options) as client, anyio.create_task_group() as group:
             for _ in range(64):
