@@ -226,7 +226,7 @@ async def test_an_address_that_would_be_looked_through_for_ever_is_none() -> Non
 
 
 async def test_a_reason_of_an_address_server_begins_no_line_of_the_log() -> None:
-    beginning = b"HTTP/1.1 503 no\x0b\x85ERROR forged" + b"x" * 5000 + b"\r\n\r\n"
+    beginning = b"HTTP/1.1 503 no\x0b\x85ERROR forged\x1b[2J\x00\x7f\x9b2J" + b"x" * 5000 + b"\r\n\r\n"
     with (
         HangingAddressServer(beginning) as hanging,
         pytest.raises(ConnectError, match="it answered HTTP 503 no") as caught,
@@ -234,6 +234,7 @@ async def test_a_reason_of_an_address_server_begins_no_line_of_the_log() -> None
         await AddressServer(hanging.url, RealClock(), take=print, fail=print).ask()
     text = str(caught.value)
     assert text.splitlines() == [text]
+    assert text.isprintable(), "nor gives orders to a terminal"
     assert len(text) < 500
 
 

@@ -121,6 +121,10 @@ def test_last_route_that_names_a_broker_stays_while_the_brokers_are_wanted() -> 
         ([broker("a", {0: f"10.0.0.1:1{FORGED}"})], [queues("a")], None, "cannot be printed"),
         ([broker(f"a{FORGED}")], [queues("a")], None, "cannot be printed"),
         ([broker("a")], [queues(f"a{FORGED}")], None, "cannot be printed"),
+        ([broker("a", {0: "10.0.0.1\x1b[2J:1"})], [queues("a")], None, "cannot be printed"),
+        ([broker("a", {0: "10.0.0.1\x9b2J:1"})], [queues("a")], None, "cannot be printed"),
+        ([broker("a\x00")], [queues("a")], None, "cannot be printed"),
+        ([broker("a")], [queues("a\x7f")], None, "cannot be printed"),
         ([broker("a" * 1001)], [queues("a")], None, "more than 1000 characters"),
     ],
 )
