@@ -21,6 +21,7 @@ from rocketbox.remoting.name_server_addresses import AddressServer, address_serv
 from rocketbox.spark.servers import Servers
 from rocketbox.spark.worker_client import ClientThread
 from tests.support.certificates import authority, certificate, write
+from tests.support.clocks import VirtualClock
 from tests.support.remoting.address_server import HangingAddressServer, HttpAddressServer
 from tests.support.waiting import PATIENCE, until
 
@@ -292,6 +293,32 @@ async def test_what_is_slow_to_come_is_told_and_not_asked_for_twice_at_once(monk
             tasks.cancel_scope.cancel()
         assert set(problems) == {f"cannot connect to {hanging.url}: no whole answer within 0.1 s"}
         assert hanging.asked == 1
+
+
+async def test_an_address_server_is_asked_again_every_two_minutes_also_while_it_answers_with_what_is_none() -> None:
+    clock, told = VirtualClock(), list[tuple[float, str]]()
+
+    def take(addresses: tuple[str, ...]) -> None:
+        told.append((clock.now, ";".join(addresses)))
+
+    def fail(error: ConnectError) -> None:
+        told.append((clock.now, "HTTP 503" if "HTTP 503" in str(error) else str(error)))
+
+    with HttpAddressServer("ns:9876") as address_server:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(AddressServer(address_server.url, clock, take=take, fail=fail).follow)
+            for known, (answer, status) in enumerate([("ns:9876", 503), ("other:9876;ns:9876", 200)], 1):
+                await until(lambda known=known: len(told) == known)  # type: ignore[misc]  # the clock stands still
+                address_server.answer, address_server.status = answer, status
+                due = clock.next_timer()
+                assert due is not None
+                clock.move_to(due)
+            await until(lambda: len(told) == 3)
+            due = clock.next_timer()
+            tasks.cancel_scope.cancel()
+        assert told == [(0.0, "ns:9876"), (120.0, "HTTP 503"), (240.0, "other:9876;ns:9876")]
+        assert due == 360.0
+        assert len(address_server.paths) == 3
 
 
 async def test_a_producer_finds_its_name_servers_by_an_address_server(tmp_path: Path) -> None:
