@@ -17,6 +17,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from rocketbox.autoconfigure.properties import RocketMQProperties
 from rocketbox.client import ClientOptions, ConsumerOptions, PushConsumer
 from rocketbox.client.middleware import ConsumeContext, ConsumeNext
 from rocketbox.client.outcomes import Outcome
@@ -600,6 +601,34 @@ async def test_a_bomb_is_put_aside_at_the_cost_of_what_a_body_may_have(
         assert broker.fields(RequestCode.CONSUMER_SEND_MSG_BACK, "offset", "delayLevel") == [("1001", "-1")]
         assert broker.committed["T", 0] == 3
         assert peak < 3 * most + 16 * len(bomb), "frames of the bomb come several times"
+
+
+@pytest.mark.parametrize(
+    ("said", "most"),
+    [({}, 64 << 20), ({"max-message-size": "5MB"}, 80 << 20), ({"max-message-size": "1MB"}, 64 << 20)],
+    ids=["default", "raised", "below 4 MiB"],
+)
+async def test_a_body_is_unpacked_to_16_times_the_max_message_size_of_the_settings_and_to_no_byte_more(
+    setting: Setting, said: dict[str, str], most: int, anyio_backend: str
+) -> None:
+    settings = RocketMQProperties.model_validate({"producer": said}).client_options()
+    setting.client_options = dataclasses.replace(PATIENT, max_unpacked_bytes=settings.max_unpacked_bytes)
+    broker, sizes, way = setting.broker, list[int](), Compression.ZSTD
+
+    async def measure(batch: list[MessageExt]) -> Result:
+        sizes.extend(len(message.body) for message in batch)
+        return None
+
+    async with setting.consumer() as consumer:
+        broker.committed["T", 0] = 0
+        for size in (most, most + 1):
+            broker.store("T", compress(bytes(size), way, 1), sys_flag=sys_flag_of(way))
+        broker.store("T", b"last")
+        await consumer.subscribe("T", "*", measure)
+        await setting.advance(6)
+        assert sorted(sizes) == [len(b"last"), most]
+        assert broker.fields(RequestCode.CONSUMER_SEND_MSG_BACK, "offset", "delayLevel") == [("1001", "-1")]
+        assert broker.committed["T", 0] == 3
 
 
 # --- offsets, flow, pause ------------------------------------------------------------------------------------------
