@@ -339,6 +339,28 @@ async def test_checks_begin_after_the_time_out_and_come_in_intervals() -> None:
                 await anyio.sleep(0.001)
 
 
+async def test_by_default_a_transaction_is_checked_15_times_in_30_s_each_and_then_kept_where_apache_keeps_it() -> None:
+    clock, seen, kept = VirtualClock(), list[tuple[float, str]](), "TRANS_CHECK_MAX_TIME_TOPIC"
+    async with open_transactions(MemoryStorage(), SMALL, clock=clock) as run, anyio.create_task_group() as tasks:
+        await run.store.durable(run.begin("t0"))
+        await settle()
+        tasks.start_soon(run.checks.run)
+        asked = run.members.member.asked
+        while not run.names(kept):
+            before = len(asked)
+            await clock.advance(30)
+            with anyio.fail_after(PATIENCE):
+                while len(asked) == before and not run.names(kept):  # the store writes the copy in a thread
+                    await anyio.sleep(0.001)
+            last = (run.messages(kept) or [decode_message(asked[-1].body)[0]])[-1]
+            seen.append((clock.now, f"{last.topic} {last.properties['TRANSACTION_CHECK_TIMES']}"))
+        await clock.advance(60)
+        tasks.cancel_scope.cancel()
+        assert seen == [*((30.0 * number, f"orders {number}") for number in range(1, 16)), (480.0, f"{kept} 15")]
+        assert [message.body for message in run.messages(kept)] == [b"body of t0"]
+        assert (len(asked), run.open_names(), run.names()) == (15, [], [])
+
+
 async def test_the_offsets_of_the_group_follow_what_is_done_with() -> None:
     clock = VirtualClock()
     async with open_transactions(MemoryStorage(), SMALL, clock=clock) as run:
