@@ -7,7 +7,7 @@ What its own tests accept ("connect to null failed") is checked by what a listen
                                                                 | test_orderly_sends..., test_sends_with_a_delay...
     testBatchSendMessage, testAsyncBatchSendMessage, empty ones | test_sync_send_of_a_collection...
     testSendMessage_withCustomAsyncSenderExecutor               | none: a coroutine is sent by the loop
-    testSendAndReceive_NullMessage, _Sync, _Async               | test_send_and_receive..., test_tags_and_delays...
+    testSendAndReceive_NullMessage, _Sync, _Async               | test_send_and_receive..., test_a_request_without...
     testSendTransactionalMessage, testTransactionListener       | test_a_message_in_a_transaction
     testHandleMessage: a reply is sent                          | test_send_and_receive..., test_listeners_answer
     testMessageBuilder, testHeaderConvertToRMQMsg               | test_sync_send..., test_tags_and_delays...
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import GenericAlias, ModuleType
@@ -73,6 +74,21 @@ DESK = """
         return LocalTransactionState.COMMIT
 
     app = RocketBox("desk", scan=[__name__])
+"""
+POST_PROCESSOR = """
+    from dataclasses import replace
+
+    from rocketbox import bean
+    from rocketbox.client import SendContext, SendMiddleware, SendNext
+
+    @bean
+    def keyed() -> SendMiddleware:
+        async def send(context: SendContext, call_next: SendNext):
+            context.messages = [replace(message, keys=("KEY-1",)) for message in context.messages]
+            return await call_next(context)
+
+        return send
+
 """
 
 
@@ -171,6 +187,61 @@ async def test_orderly_sends_go_to_the_queue_of_their_key(harness: Harness, desk
     assert {message.queue_id for message in desk.got} == {one[0].queue.queue_id}
 
 
+async def test_orderly_sends_with_a_delay_level_come_then_in_the_queue_of_their_key_and_in_order(
+    harness: Harness, desk: ModuleType
+) -> None:
+    template = harness.app.template
+    at_once = await template.send("orders", "at once", hash_key="order-7")
+    for number in range(3):
+        late = await template.send("orders", f"late {number}", hash_key="order-7", delay_level=2)
+        assert late.queue == at_once.queue
+    await harness.advance(timedelta(seconds=4.5))
+    assert await bodies(harness, desk) == [b"at once"]
+    await harness.advance(timedelta(seconds=1.5))
+    await harness.drain()
+    stored = sorted(desk.got, key=lambda message: message.queue_offset)
+    assert [message.body for message in stored] == [b"at once", b"late 0", b"late 1", b"late 2"]
+    assert {message.queue_id for message in stored} == {at_once.queue.queue_id}
+    assert {message.properties["__SHARDINGKEY"] for message in stored} == {"order-7"}
+
+
+async def test_async_sends_in_tasks_keep_the_order_of_their_keys_and_send_many_keeps_their_queue(
+    harness: Harness, desk: ModuleType
+) -> None:
+    template, keys = harness.app.template, ("order-1", "order-2", "order-3")
+
+    async def send_all_of(key: str) -> None:
+        for number in range(4):
+            await template.send("orders", f"{key} {number}", hash_key=key)
+
+    async with anyio.create_task_group() as tasks:
+        for key in keys:
+            tasks.start_soon(send_all_of, key)
+    many = {key: await template.send_many("orders", [f"{key} many"] * 2, hash_key=key) for key in keys}
+    await harness.drain()
+    for key in keys:
+        of_key = [message for message in desk.got if message.properties["__SHARDINGKEY"] == key]
+        in_order = [message.body.decode() for message in sorted(of_key, key=lambda message: message.queue_offset)]
+        assert in_order == [*(f"{key} {number}" for number in range(4)), f"{key} many", f"{key} many"]
+        assert {message.queue_id for message in of_key} == {result.queue.queue_id for result in many[key]}
+        assert len({message.queue_id for message in of_key}) == 1
+    assert len({message.queue_id for message in desk.got}) > 1, "one queue for all shows nothing"
+
+
+async def test_a_post_processor_is_a_middleware_or_a_message_that_is_changed_before_it_is_sent(
+    service: ServiceMaker,
+) -> None:
+    desk = service(DESK.replace("    app = ", POST_PROCESSOR + "    app = "), SETTINGS)
+    async with Harness(desk.app) as harness:
+        template = harness.app.template
+        await template.send("orders:new", "by a middleware", headers={"desk": "JFK"})
+        message = template.to_message("orders:new", "by hand", headers={"desk": "JFK"})
+        await template.send("orders", replace(message, tag="changed"))
+        await harness.drain()
+    told = {message.body: (message.tag, message.properties["desk"], message.keys) for message in desk.got}
+    assert told == {b"by a middleware": ("new", "JFK", ("KEY-1",)), b"by hand": ("changed", "JFK", ("KEY-1",))}
+
+
 async def test_async_sends_are_sends_in_tasks_or_send_many(harness: Harness, desk: ModuleType) -> None:
     template = harness.app.template
     async with anyio.create_task_group() as tasks:
@@ -193,6 +264,26 @@ async def test_send_and_receive_of_objects_and_generics(harness: Harness, desk: 
     assert isinstance(await template.send_and_receive("asks", order, bytes), bytes)
     with pytest.raises(ReplyTimeoutError):
         await template.send_and_receive("nobody", order, str, timeout="1s")
+
+
+async def test_a_request_without_a_payload_is_refused_and_nothing_is_sent(harness: Harness, desk: ModuleType) -> None:
+    with pytest.raises(InvalidMessageError, match="None is no payload"):
+        await harness.app.template.send_and_receive("orders", None, str)
+    assert await bodies(harness, desk) == []
+
+
+async def test_a_request_has_no_delay_and_the_reply_to_one_that_waits_all_the_same_is_late(
+    harness: Harness, desk: ModuleType
+) -> None:
+    template, order = harness.app.template, desk.Order(number=1)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'delay_level'"):
+        await template.send_and_receive("asks", order, str, timeout="9s", delay_level=2)  # type: ignore[call-arg]
+    late = template.to_message("asks", order, delay_level=2)
+    with pytest.raises(ReplyTimeoutError):
+        await template.send_and_receive("asks", late, str, timeout="4s")
+    began = harness.now
+    assert await template.send_and_receive("asks", late, str, timeout="9s")
+    assert timedelta(seconds=5) <= harness.now - began < timedelta(seconds=6)
 
 
 async def test_a_message_in_a_transaction(harness: Harness, desk: ModuleType) -> None:
