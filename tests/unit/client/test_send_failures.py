@@ -21,10 +21,11 @@ import pytest
 
 from rocketbox.client import Admin, MQClientInstance, Producer
 from rocketbox.errors import BrokerError, ConnectionClosedError, HookFailedError, NotStartedError, OtherLoopError
-from rocketbox.message import Message, SendResult
-from rocketbox.protocol.codes import ResponseCode
+from rocketbox.message import LocalTransactionState, Message, MessageExt, SendResult
+from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.prepared_sends import SendRequest
+from rocketbox.protocol.recall_handles import RecallHandle, encode_recall_handle
 from rocketbox.remoting.connection import Connection
 from tests.support.client.producing import producer_of
 from tests.support.client.scripted_cluster import ScriptedCluster
@@ -272,6 +273,18 @@ async def test_one_way_over_a_connection_whose_death_nobody_knows_may_be_lost_an
 # --- C48: cancelled at every place -----------------------------------------------------------------------------------
 
 MOST_TURNS = 60  # of the loop; a request has no reply here, and ends never
+HANDLE = encode_recall_handle(RecallHandle("T", "broker-b", 1_700_000_100_000, "ID"))
+
+
+async def _commit_one(producer: Producer) -> None:
+    async with producer.transaction(message()):
+        pass
+
+
+async def _unknown(message: MessageExt) -> LocalTransactionState:
+    return LocalTransactionState.UNKNOWN
+
+
 KINDS: dict[str, Callable[[Producer], Awaitable[object]]] = {
     "send": lambda producer: producer.send(message()),
     "compressed": lambda producer: producer.send(message(LARGE)),
@@ -279,7 +292,10 @@ KINDS: dict[str, Callable[[Producer], Awaitable[object]]] = {
     "batch": lambda producer: producer.send_batch([message()] * 5),
     "one-way": lambda producer: producer.send_one_way(message()),
     "request": lambda producer: producer.request(message()),
+    "transaction": lambda producer: _commit_one(producer),
+    "recall": lambda producer: producer.recall(HANDLE),
 }
+LAST_REQUESTS = {"transaction": {RequestCode.END_TRANSACTION}, "recall": {RequestCode.RECALL_MESSAGE}}
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
@@ -288,15 +304,23 @@ async def test_a_send_that_is_cancelled_anywhere_leaves_nothing_and_no_half_fram
     one. Then sends go over the same connection."""
     clock = VirtualClock()
     places = 0
-    async with ScriptedCluster(clock, TWO) as cluster:
+    cluster = ScriptedCluster(clock, TWO)
+    for broker in cluster.brokers.values():
+        broker.scripts[RequestCode.END_TRANSACTION] = lambda connection, request: RemotingCommand.response()
+        broker.scripts[RequestCode.RECALL_MESSAGE] = lambda connection, request: RemotingCommand.response(
+            ext_fields={"msgId": "ID"}
+        )
+    async with cluster:
         cluster.add_topic("T")
         async with producer_of(cluster) as producer:
+            producer.add_transaction_checker(_unknown)
             for _ in TWO:
                 await producer.send(message())
             links = connections_of(producer)
             for turns in range(MOST_TURNS):
                 ends = await _cancelled_after(turns, lambda: KINDS[kind](producer))
                 async with producer_of(cluster) as cold:
+                    cold.add_transaction_checker(_unknown)
                     cold_ends = await _cancelled_after(turns, lambda cold=cold: KINDS[kind](cold))  # type: ignore[misc]
                     await settle()
                     assert leftovers(cold) == {}
@@ -304,6 +328,8 @@ async def test_a_send_that_is_cancelled_anywhere_leaves_nothing_and_no_half_fram
                 if ends and cold_ends:
                     break
             assert places > 5, "most were cancelled before they had begun"
+            codes = {request.code for broker in cluster.brokers.values() for request in broker.requests}
+            assert codes >= LAST_REQUESTS.get(kind, set()), "all were cancelled before the last step"
             for number in range(20):
                 await producer.send(message(b"after %d" % number))
             assert leftovers(producer) == {}
