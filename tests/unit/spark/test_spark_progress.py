@@ -1034,6 +1034,26 @@ async def batch_ranges(of: Store, **options: str) -> list[QueueRange]:
     return await reader.ranges(of.admin)
 
 
+async def test_a_batch_read_ends_where_a_group_stands_and_reads_nothing_of_queues_that_it_has_not_begun() -> None:
+    async with store("orders", queues=3) as here:
+        q2 = MessageQueue("orders", "broker-a", 2)
+        for queue in (Q0, Q1, q2):
+            await here.send(queue, TEXTS[:10])
+        await here.admin.commit("etl", Q0, 6)
+        await here.admin.commit("etl", q2, 50)  # beyond what there is
+        await here.admin.commit("others", Q1, 9)
+        options = {"endingOffsets": "group", "group": "etl"}
+        ranges = await batch_ranges(here, **options)
+        assert {each.queue: (each.start, each.end) for each in ranges if each} == {Q0: (0, 6), q2: (0, 10)}
+        ranges = await batch_ranges(here, startingOffsets='{"orders": {"broker-a": {"0": 2}}}', **options)
+        assert (ranges[0].queue, ranges[0].start, ranges[0].end) == (Q0, 2, 6)
+        await here.admin.commit("etl", Q0, 1)
+        with pytest.raises(
+            ValueError, match=r"endingOffsets lies before startingOffsets: .* ends at 1 and begins at 2"
+        ):
+            await batch_ranges(here, startingOffsets='{"orders": {"broker-a": {"0": 2}}}', **options)
+
+
 async def test_latest_is_no_history_of_a_broker_that_was_away_when_the_query_began() -> None:
     async with store("orders", queues=1) as here:
         end = await progress(here, ClockAhead(), startingOffsets="latest").next(here.admin, INITIAL)
