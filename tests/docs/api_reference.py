@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any
 
+from rocketbox.loops import is_coroutine_function
+
 __all__ = ["api_reference"]
 
 ROLE = re.compile(r":(?:class|meth|func|mod|attr|data|exc):`~?([^`]+)`")
@@ -75,7 +77,7 @@ def _signature(name: str, value: Any) -> str:
         return ""
     parameters = [each for each in signature.parameters.values() if each.name not in ("self", "cls")]
     signature = signature.replace(parameters=parameters)
-    prefix = "await " if inspect.iscoroutinefunction(value) else ""
+    prefix = "await " if is_coroutine_function(value) else ""
     returns = "" if isinstance(value, type) or signature.return_annotation is signature.empty else _returned(signature)
     line = f"{prefix}{name}({', '.join(_parameters(signature))}){returns}"
     if len(line) <= LONG:
