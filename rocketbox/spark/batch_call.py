@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -155,8 +156,32 @@ class BatchCall:
         Raises what the function raises, FunctionEndedError where that is no Exception, HandlerError where it has left
         something behind that nobody has awaited, and InvalidRowError where ``on_invalid`` is ``fail``.
         """
+        with self._exits_as_failures():
+            session = rows.sparkSession
+            jobs = _Jobs("batch.run is for async functions; in this one, call the function itself")
+            given = {
+                SparkBatch: SparkBatch(
+                    id=batch,
+                    query_id=query_id,
+                    topic=self._options.topic,
+                    group=self._options.group,
+                    attempt=attempt,
+                    spark=session,
+                    extent=extent or {},
+                    runner=partial(self._run_in, jobs),
+                ),
+                SparkSession: session,
+            }
+            beans = {name: bean() for name, bean in self._beans.items()}
+            arguments = {**beans, **{name: given[hint] for name, hint in self._needs.items()}}
+            with self._delivery.of(rows, batch, servers) as frame:
+                call = partial(self._signature.function, frame, **arguments)
+                return self._call_and_await(call, batch, jobs, portal)
+
+    @contextmanager
+    def _exits_as_failures(self) -> Iterator[None]:
         try:
-            return self._call(rows, batch, attempt, query_id, portal, servers, extent or {})
+            yield
         except Exception:
             raise
         except BaseException as error:
@@ -164,37 +189,6 @@ class BatchCall:
 
     def _ended(self, error: BaseException) -> FunctionEndedError:
         return FunctionEndedError(name_of(self._signature.function), error)
-
-    def _call(
-        self,
-        rows: DataFrame,
-        batch: int,
-        attempt: int,
-        query_id: str,
-        portal: BlockingPortal,
-        servers: Servers,
-        extent: Mapping[str, tuple[int, int]],
-    ) -> Any:
-        session = rows.sparkSession
-        jobs = _Jobs("batch.run is for async functions; in this one, call the function itself")
-        given = {
-            SparkBatch: SparkBatch(
-                id=batch,
-                query_id=query_id,
-                topic=self._options.topic,
-                group=self._options.group,
-                attempt=attempt,
-                spark=session,
-                extent=extent,
-                runner=partial(self._run_in, jobs),
-            ),
-            SparkSession: session,
-        }
-        beans = {name: bean() for name, bean in self._beans.items()}
-        arguments = {**beans, **{name: given[hint] for name, hint in self._needs.items()}}
-        with self._delivery.of(rows, batch, servers) as frame:
-            call = partial(self._signature.function, frame, **arguments)
-            return self._call_and_await(call, batch, jobs, portal)
 
     def _call_and_await(self, call: Callable[[], Any], batch: int, jobs: _Jobs, portal: BlockingPortal) -> Any:
         """What the function returns. Raises HandlerError where that, or a send that it has made, is not awaited."""
