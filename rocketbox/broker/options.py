@@ -38,6 +38,7 @@ from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.protocol.codes import DEFAULT_CLUSTER
 from rocketbox.remoting.read_turns import PAUSE
 from rocketbox.remoting.tls import ClientAuth, TlsMode
+from rocketbox.safe_repr import equal_by_fields
 
 __all__ = [
     "MAX_GROUPS",
@@ -411,9 +412,7 @@ class BrokerOptions:
     def __post_init__(self) -> None:
         check_options(self)
 
-    def __eq__(self, other: object) -> bool:
-        """Written out, for pytest tells the fields of what a dataclass compares by itself, passwords too."""
-        return vars(self) == vars(other) if type(other) is type(self) else NotImplemented
+    __eq__ = equal_by_fields
 
 
 _OF_THE_SERVERS = ("name-server-port", "insecure")  # read before the broker's options are

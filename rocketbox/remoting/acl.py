@@ -38,7 +38,7 @@ from rocketbox.remoting.signing import (
     SigningKey,
     signed_values,
 )
-from rocketbox.safe_repr import also_when_unmade
+from rocketbox.safe_repr import also_when_unmade, equal_by_fields
 
 __all__ = ["Credentials", "RequestSigner", "beginning_of"]
 
@@ -100,9 +100,7 @@ class Credentials:
         """What must not be shown: both keys and the token."""
         return frozenset({self.access_key, self.secret_key, self.security_token} - {None})  # type: ignore[arg-type]
 
-    def __eq__(self, other: object) -> bool:
-        """Written out, for pytest tells the fields of what a dataclass compares by itself."""
-        return vars(self) == vars(other) if type(other) is type(self) else NotImplemented
+    __eq__ = equal_by_fields
 
     @also_when_unmade
     def __repr__(self) -> str:

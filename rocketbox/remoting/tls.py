@@ -23,6 +23,7 @@ from typing import Annotated, Final
 from rocketbox.declarations import Words, check_options
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.remoting.tls_advice import TO_CLIENTS, TlsAdvice
+from rocketbox.safe_repr import equal_by_fields
 
 __all__ = [
     "SPEAKS_NO_TLS",
@@ -101,9 +102,7 @@ class TlsOptions:
     def __post_init__(self) -> None:
         check_options(self)
 
-    def __eq__(self, other: object) -> bool:
-        """Written out, for pytest tells the fields of what a dataclass compares by itself, the password too."""
-        return vars(self) == vars(other) if type(other) is type(self) else NotImplemented
+    __eq__ = equal_by_fields
 
     @property
     def files(self) -> tuple[Path, ...]:
