@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import contextvars
 import os
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from functools import partial
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 import anyio
@@ -48,6 +49,10 @@ that was about to wake the loop, or the next thread, while it is held up by a fi
 those in the midst of anything, and one that logs, where the log is sent, calls here itself, or waits for who does.
 """
 
+RESULT = Future.result.__code__
+WAIT_IN_RESULT = 3  # the innermost frames of a thread that is in it: one of a condition is inside
+CHAINED = "_chain_future.<locals>._call_check_cancel"
+
 NOBODY = 0
 """In place of a thread's ident: none waits."""
 _main_thread = threading.main_thread().ident
@@ -66,8 +71,29 @@ if hasattr(os, "register_at_fork"):
 
 
 def threads_waiting_for_loops() -> set[int]:
-    """The idents of the threads that wait for a call of theirs now: who has virtual time lets it pass for them."""
-    return _waiting
+    """The idents of the threads that wait for a call of theirs now: who has virtual time lets it pass for them.
+
+    A thread may call by anyio's or asyncio's own means as well (``anyio.from_thread.run``, ``run_coroutine_threadsafe``
+    and ``result()``). They note that nowhere, so it is read from where each thread is.
+    """
+    return _waiting | {ident for ident, frame in sys._current_frames().items() if _waits_for_task(frame)}
+
+
+def _waits_for_task(frame: FrameType | None) -> bool:
+    """Whether a thread is in ``result()`` of the future of a loop's task, which has not ended."""
+    for _ in range(WAIT_IN_RESULT):
+        if frame is None:
+            break
+        if frame.f_code is RESULT:
+            future = frame.f_locals.get("self")  # it is forgotten on the way out
+            return future is not None and not future.done() and any(map(_ends_a_task, future._done_callbacks))
+        frame = frame.f_back
+    return False
+
+
+def _ends_a_task(callback: Any) -> bool:
+    """Whether it is what asyncio has a future call that stands for a task, to cancel the task with the future."""
+    return getattr(callback, "__qualname__", "") == CHAINED
 
 
 def result_of(future: Future[ResultT]) -> ResultT:

@@ -67,6 +67,7 @@ WAITS_FOR_ONE = frozenset({asyncio.wait_for.__code__, asyncio_tasks._cancel_and_
 LEAVES_A_GROUP = frozenset({"__aexit__", "_aexit"})
 DRIVES_BY_HAND = frozenset({_resumed.__code__})  # it passes on what the handler waits for
 IN_THREADS = frozenset({WorkerPool.run.__code__, _in_a_thread.__code__, look_blocking.__code__, LookUps.find.__code__})
+TELL_OF_AN_END = frozenset({Future.set_result.__code__, Future.set_exception.__code__})
 CALLS_BACK = asyncio.Handle._run.__code__
 MAKES_TASKS = frozenset({__file__, str(Path(__file__).with_name("observer.py"))})
 ResultT = TypeVar("ResultT")
@@ -139,7 +140,18 @@ class ThreadCall:
             return True
         with self._guard:  # a thread may have taken it just before it was cancelled, and begin it just now
             self._is_given_up = self._thread is None and self._future is not None
-            return self._thread is not None and not self._has_ended
+            if self._thread is None:
+                return False
+        return not self._has_ended or self._tells_of_its_end()
+
+    def _tells_of_its_end(self) -> bool:
+        """Whether its thread is in what was to be called when it has ended (``add_done_callback``)."""
+        frame = sys._current_frames().get(self._thread or 0)
+        while frame is not None:
+            if frame.f_code in TELL_OF_AN_END and frame.f_locals.get("self") is self._future:
+                return True
+            frame = frame.f_back
+        return False
 
     @property
     def waits_for_loop(self) -> bool:
@@ -537,27 +549,33 @@ def is_call_of_ours(task: Any, made_at: FrameType | None) -> bool:
 
 
 def _work_of(task: Any) -> Any:
-    """The coroutine of a task that has not run yet; of anyio's, what it runs inside. None: nobody knows."""
+    """The coroutine of a task that has not run yet, or the function that makes it; of anyio's, what it runs inside.
+    None: nobody knows."""
     work = task.get_coro()
     frame = getattr(work, "cr_frame", None)
-    if frame is not None and frame.f_code.co_filename.startswith(ANYIO):  # of a task group
+    if frame is not None and frame.f_code.co_filename.startswith(ANYIO):  # of a task group, or of from_thread.run
         inner = frame.f_locals
-        return inner.get("coro") or getattr(inner.get("self"), "_coro", None)
+        return inner.get("coro") or getattr(inner.get("self"), "_coro", None) or inner.get("func")
     return work
 
 
 def _is_code_of_ours(work: Any) -> bool:
-    code = getattr(work, "cr_code", None)
+    code = getattr(work, "cr_code", None) or _code_of(work)
     return code is not None and code.co_filename.startswith(OWN)
+
+
+def _code_of(function: Any) -> CodeType | None:
+    while isinstance(function, functools.partial):
+        function = function.func
+    code: CodeType | None = getattr(getattr(function, "__func__", function), "__code__", None)
+    if code is None and callable(function) and not inspect.isroutine(function):
+        code = getattr(type(function).__call__, "__code__", None)
+    return code
 
 
 def is_users_own(function: Any) -> bool:
     """Whether a function is the user's, and neither of a library nor rocketbox's own."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    code = getattr(getattr(function, "__func__", function), "__code__", None)
-    if code is None and not inspect.isroutine(function):
-        code = getattr(type(function).__call__, "__code__", None)
+    code = _code_of(function)
     return code is not None and is_users_own_code(code)
 
 

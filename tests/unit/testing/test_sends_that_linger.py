@@ -10,11 +10,13 @@ import pytest
 
 from rocketbox.testing import Harness, Outcome
 from tests.support.framework.services import ServiceMaker
+from tests.support.loops import ASYNCIO_LOOPS
 
 pytestmark = pytest.mark.anyio
 
 SOURCE = """
 import asyncio
+import anyio
 from rocketbox import (
     LocalTransactionState, MessageExt, RocketBox, RocketMQTemplate, rocketmq_listener, rocketmq_transaction_listener
 )
@@ -49,6 +51,28 @@ async def ask(text: str) -> None:
     done = asyncio.get_running_loop().create_future()
     asked.put_nowait((text, done))
     await done
+
+async def sends_after_a_rest(text: str) -> None:
+    await asyncio.sleep(0.05)
+    await templates[-1].send("orders", text)
+
+@rocketmq_listener(topic="cards", consumer_group="cards")
+def hand_over(how: str) -> None:
+    if how == "anyio":
+        anyio.from_thread.run(templates[-1].send, "orders", how)
+    elif how == "anyio, a function of the service":
+        anyio.from_thread.run(sends_after_a_rest, how)
+    elif how == "asyncio":
+        asyncio.run_coroutine_threadsafe(templates[-1].send("orders", how), loops[-1]).result()
+    else:
+        asyncio.run_coroutine_threadsafe(sends_after_a_rest(how), loops[-1]).result(60)
+
+loops, templates = [], []
+
+@app.on_startup
+async def keep(template: RocketMQTemplate) -> None:
+    templates.append(template)
+    loops.append(asyncio.get_running_loop())
 
 met = asyncio.Event()
 
@@ -106,6 +130,20 @@ async def test_drain_waits_for_a_send_that_a_handler_leaves_to_a_task(shop: Modu
         assert shop.hand_on.task.done()
         assert harness.sent("orders").all(str) == [how] * times
         assert len(harness.calls(shop.bill)) == times
+        assert seconds(harness, began) == 2.0
+
+
+@pytest.mark.parametrize("anyio_backend", ASYNCIO_LOOPS)
+@pytest.mark.parametrize(
+    "how", ["anyio", "asyncio", "anyio, a function of the service", "asyncio, a function of the service"]
+)
+async def test_time_moves_for_a_thread_that_waits_for_a_send_in_the_loop(shop: ModuleType, how: str) -> None:
+    async with Harness(shop.app, patience=1) as harness:
+        await harness.send("cards", how)
+        began = harness.now
+        await harness.drain()
+        assert [call.outcome for call in harness.calls(shop.hand_over)] == [Outcome.CONSUMED]
+        assert harness.sent("orders").all(str) == [how]
         assert seconds(harness, began) == 2.0
 
 

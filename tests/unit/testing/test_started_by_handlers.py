@@ -79,6 +79,9 @@ ways = {
     "one in a thread": lambda: start(scheduled("one in a thread").run),
     "a thread of a pool": lambda: pool.submit(start, work, "a thread of a pool"),
     "a pool of a pool": lambda: pool.submit(pool.submit, work, "a pool of a pool"),
+    "what is called when one of a pool has ended": lambda: pool.submit(time.sleep, 0.02).add_done_callback(
+        lambda future: work("what is called when one of a pool has ended")
+    ),
     "call in a thread that starts one": lambda: in_a_thread(start, work, "call in a thread that starts one"),
     "call in a thread that calls a coroutine": lambda: in_a_thread(
         asyncio.run_coroutine_threadsafe,
