@@ -116,9 +116,10 @@ class Delivery:
         except SchemaError as error:
             raise ConfigurationError(Finding(f"{self._label}: {error}", self._where)) from None
         except ParseException as error:
+            said = str(error).strip().partition("\n")[0]  # below it Spark shows the text once more
             raise ConfigurationError(
                 Finding(
-                    f"{self._label}: schema {self._schema!r} is no DDL of Spark: {error}",
+                    f"{self._label}: schema {self._schema!r} is no DDL of Spark: {said}",
                     self._where,
                     "write it as 'id bigint, item string'",
                 )

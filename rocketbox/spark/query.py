@@ -18,7 +18,7 @@ from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkE
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from rocketbox.errors import ConfigurationError
+from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.safe_repr import safe_str
 from rocketbox.spark.checkpoint import CheckpointError
 from rocketbox.spark.listener_options import SparkListenerOptions
@@ -200,6 +200,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def in_words(error: BaseException) -> str:
     """An error in one line; of a source's traceback that what it raised."""
+    if isinstance(error, ConfigurationError):
+        return "; ".join(map(_finding_in_words, error.findings))
     text = safe_str(error).strip()
     if type(error).__module__.startswith("rocketbox."):  # its text is a sentence
         return text.partition("\n")[0]
@@ -210,3 +212,8 @@ def in_words(error: BaseException) -> str:
     line = raised[-1][0] if raised else f"{type(error).__name__}: {text.partition(chr(10))[0]}"
     longest = LONGEST_SENTENCE if line.startswith("rocketbox.") else LONGEST_LINE
     return line if len(line) <= longest else f"{line[:longest]}..."
+
+
+def _finding_in_words(finding: Finding) -> str:
+    what = finding.what if finding.where is None else f"{finding.what} ({finding.where})"
+    return what if finding.fix is None else f"{what}: {finding.fix}"

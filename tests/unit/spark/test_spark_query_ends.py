@@ -135,6 +135,10 @@ def test_an_error_is_told_in_one_line_by_what_was_raised_first() -> None:
     error = of_a_source("rocketbox.errors.ConnectError: nobody listens at 127.0.0.1:9876")
     assert in_words(error) == "rocketbox.errors.ConnectError: nobody listens at 127.0.0.1:9876"
     assert in_words(SessionLostError("submit it\nagain")) == "submit it"
+    finding = Finding("schema is none", "lake.py:7", "write it as DDL")
+    assert in_words(ConfigurationError(finding)) == "schema is none (lake.py:7): write it as DDL"
+    two = ConfigurationError([finding, Finding("there is no disk")])
+    assert in_words(two) == "schema is none (lake.py:7): write it as DDL; there is no disk"
     assert in_words(ArithmeticError("the sink is full")) == "ArithmeticError: the sink is full"
     assert len(in_words(ArithmeticError("x" * 5000))) < 600
     told = f"rocketbox.spark.checkpoint.CheckpointError: {'queues differ; ' * 50}begin with another checkpoint"

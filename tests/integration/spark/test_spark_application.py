@@ -1,0 +1,156 @@
+"""An application with a Spark listener: what its health and readiness say, what goes on beside it, and its stop."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import SparkSession
+
+from rocketbox import RocketBox
+from rocketbox.management.health import Health, HealthStatus
+from tests.support.framework.services import Service, ServiceMaker
+from tests.support.spark.listeners import send, until
+from tests.support.spark.topics import Broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.anyio]
+
+SOURCE = """
+import json
+
+from pyspark.sql import DataFrame
+from rocketbox import RocketBox, rocketmq_listener, rocketmq_spark_listener
+
+app = RocketBox("desk", scan=[__name__])
+billed, lake = [], []
+
+@rocketmq_listener(topic="TOPIC", consumer_group="bill_TOPIC")
+def bill(order: dict[str, int]) -> None:
+    billed.append(order["row"])
+
+@rocketmq_spark_listener(topic="TOPIC", consumer_group="lake_TOPIC", OPTIONS)
+def to_lake(rows: DataFrame) -> None:
+    lake.extend(json.loads(bytes(row.body))["row"] for row in rows.select("body").collect())
+"""
+
+
+SCHEMA = (
+    r"Spark listener to_lake: schema 'row bigint name string' is no DDL of Spark: \[PARSE_SYNTAX_ERROR\] .* "
+    r"\(service_\d+\.py:\d+\): write it as 'id bigint, item string'$"
+)
+FILE_SYSTEM = 'No FileSystem for scheme "nosuch"'
+
+
+def desk(service: ServiceMaker, broker: Broker, topic: str, options: str) -> ModuleType:
+    settings = f"rocketmq: {{name-server: '{broker.name_server}'}}\n"
+    return service(SOURCE.replace("TOPIC", topic).replace("OPTIONS", options), settings)
+
+
+def shown(app: RocketBox, group: str) -> Health:
+    return app.health().components["listeners"].components[group]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        pytest.param('schema="row bigint name string"', SCHEMA, id="schema"),
+        pytest.param('checkpoint="nosuch://host/lake"', FILE_SYSTEM, id="file_system"),
+    ],
+)
+async def test_what_spark_refuses_leaves_the_service_up_and_not_ready_and_its_other_listeners_at_work(
+    service: ServiceMaker, spark: SparkSession, broker: Broker, topic: str, options: str, why: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    topic = "".join(letter if letter.isalnum() else "_" for letter in topic)
+    await send(broker, topic, 0, 3)
+    module = desk(service, broker, topic, options)
+    group = f"lake_{topic}"
+    async with module.app as app:
+        await until(lambda: shown(app, group).details["status"] == "failed")
+        health = app.health()
+        assert not app.is_ready
+        assert not health.ready
+        failed = shown(app, group)
+        assert failed.status is HealthStatus.DOWN
+        (reason,) = failed.reasons
+        assert re.search(f"its query cannot run: .*{why}", reason), reason
+        assert app.not_ready_because == list(health.reasons) == [reason]
+        await until(lambda: len(module.billed) == 3)
+        await send(broker, topic, 3, 6)
+        await until(lambda: len(module.billed) == 6)
+        plain = shown(app, f"bill_{topic}")
+        assert (plain.status, plain.details["status"]) == (HealthStatus.UP, "running")
+        assert shown(app, group).details["status"] == "failed", "nothing begins it again"
+    assert sorted(module.billed) == [0, 1, 2, 3, 4, 5]
+    assert module.lake == []
+    assert caplog.text.count(f"Spark listener {group} does not run, everything else does") == 1
+    assert not spark.streams.active
+
+
+async def test_health_of_an_application_has_the_numbers_of_its_spark_listener(
+    service: ServiceMaker, spark: SparkSession, broker: Broker, topic: str
+) -> None:
+    await send(broker, topic, 0, 5)
+    module = desk(service, broker, topic, 'max_messages=5, trigger="0s"')
+    async with module.app as app:
+        await until(lambda: shown(app, f"lake_{topic}").details.get("lag") == 0)
+        assert app.is_ready
+        details = dict(shown(app, f"lake_{topic}").details)
+        assert (details["status"], details["state"], details["batch"], details["rows"]) == ("running", "running", 0, 5)
+        assert details["lag_by_queue"] == {f"broker-a/{number}": 0 for number in range(4)}
+        per_second, seconds = details["rows_per_second"], details["batch_seconds"]
+        assert isinstance(per_second, float)
+        assert isinstance(seconds, float)
+        assert per_second > 0
+        assert seconds > 0
+        # What a probe or an exporter gets, as it is written.
+        told = app.health().as_dict()["components"]["listeners"]["components"][f"lake_{topic}"]
+        assert told == {"status": "UP", "details": details}
+    assert sorted(module.lake) == [0, 1, 2, 3, 4]
+
+
+HANGS = """
+import threading
+
+from pyspark.sql import DataFrame
+from rocketbox import RocketBox, rocketmq_spark_listener
+
+app = RocketBox("desk", scan=[__name__])
+
+@rocketmq_spark_listener(topic="orders", consumer_group="lake", trigger="0s")
+def to_lake(rows: DataFrame) -> None:
+    print(f"AT WORK {rows.count()}", flush=True)
+    threading.Event().wait()  # it hangs here
+"""
+
+
+def test_a_service_whose_function_hangs_in_spark_ends_within_its_time_and_names_the_line(
+    broker: Broker, tmp_path: Path
+) -> None:
+    broker.send("orders", [{"row": 0}, {"row": 1}])
+    (tmp_path / "desk.py").write_text(HANGS.lstrip())
+    (tmp_path / "rocketbox.yaml").write_text(
+        f"rocketmq: {{name-server: '{broker.name_server}'}}\n"
+        "rocketbox:\n"
+        "  shutdown: {timeout: 6s}\n"
+        "  spark: {conf: {spark.driver.extraJavaOptions: '-XX:TieredStopAtLevel=1'}}\n"
+    )
+    running = Service(tmp_path, "run", "desk:app")
+    running.wait_for("AT WORK 2")
+    running.process.send_signal(signal.SIGTERM)
+    # 3 where a busy machine needs all of the time, whose end nothing outlives (``test_stopping_hard``)
+    assert running.finish() in (0, 3), running.output
+    line = HANGS.lstrip().splitlines().index("    threading.Event().wait()  # it hangs here") + 1
+    place = f"{re.escape(str(tmp_path))}/desk.py:{line} in to_lake"
+    told = re.search(
+        rf"batch 0 of Spark listener lake has not ended within ([\d.]+) s, it is at {place}", running.output
+    )
+    assert told is not None, running.output
+    assert 0 < float(told[1]) < 4.5, "its part of the 6 s"
+    assert re.search(rf"the query of Spark listener lake does not stop, .* \(at {place}\)", running.output)
