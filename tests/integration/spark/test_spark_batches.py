@@ -100,6 +100,18 @@ def batches(
         yield runner
 
 
+def give_lease_to_another(broker: Broker, topic: str) -> None:
+    """As brokers do that are started anew: another driver comes first."""
+
+    async def give(admin: Admin) -> None:
+        forgotten = Lease(admin._instance, topic[-40:], topic, holder="this test")
+        assert (await forgotten.take()).held
+        await forgotten.release()
+        assert (await Lease(admin._instance, topic[-40:], topic, holder="another").take()).held
+
+    broker.ask(give)
+
+
 def make_topic(broker: Broker, topic: str) -> None:
     broker.ask(lambda admin: admin.create_topic(topic, queues=2))
 
@@ -165,6 +177,27 @@ def test_a_batch_in_which_no_queue_goes_on_is_not_delivered(
             call(spark.range(1), number)
             assert call.done == number
     assert delivered == [1, 3]
+
+
+def test_a_batch_whose_lease_is_lost_before_its_function_begins_does_not_call_it_and_has_not_been_tried(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    make_topic(broker, topic)
+    delivered: list[tuple[int, int]] = []
+
+    def handle(frame: DataFrame, batch: SparkBatch) -> None:
+        delivered.append((batch.id, batch.attempt))
+
+    ends = [offsets(topic, (0, 1)), offsets(topic, (0, 2))]
+    with batches(spark, broker, topic, tmp_path, handle, ends, max_batch_attempts=1) as call:
+        call(spark.range(1), 0)
+        give_lease_to_another(broker, topic)
+        with pytest.raises(LeaseLostError, match="another driver has it"):
+            call(spark.range(1), 1)
+        assert delivered == [(0, 1)]
+        assert (call.done, call.gave_up) == (0, False)
+        call.take_back()  # as behind each query
+        assert call._log.attempts(call._log.last_planned()) == 0
 
 
 @pytest.mark.parametrize("java_answers", [True, False])
@@ -327,19 +360,12 @@ def test_what_retention_has_left_of_a_batch_is_dead_lettered_and_the_rest_is_tol
 def test_a_batch_whose_lease_is_lost_while_it_is_dead_lettered_is_not_committed(
     spark: SparkSession, broker: Broker, topic: str, tmp_path: Path, tried: int
 ) -> None:
-    queue, group = MessageQueue(topic, "broker-a", 0), topic[-40:]
+    queue = MessageQueue(topic, "broker-a", 0)
     broker.send_messages([Message(topic, b"%d" % number) for number in range(3)], queue)
 
     def send_and_lose(letters: DataFrame, group: str, servers: Servers) -> None:
         write_letters(letters, group, servers)
-        broker.ask(lose)
-
-    async def lose(admin: Admin) -> None:
-        """As brokers do that are started anew: another driver comes first."""
-        forgotten = Lease(admin._instance, group, topic, holder="this test")
-        assert (await forgotten.take()).held
-        await forgotten.release()
-        assert (await Lease(admin._instance, group, topic, holder="another").take()).held
+        give_lease_to_another(broker, topic)
 
     ends = [offsets(topic, (0, 3))]
     if tried:

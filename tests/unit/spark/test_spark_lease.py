@@ -463,6 +463,45 @@ async def test_who_stood_by_takes_over_at_once_also_when_its_brokers_were_away_f
             await keeper.release()
 
 
+@pytest.mark.parametrize(
+    ("died", "least", "most"),
+    [
+        pytest.param(20.1, 79, 83, id="just behind a confirmation"),
+        pytest.param(39.9, 59, 63, id="just before the next one"),
+    ],
+)
+async def test_who_stands_by_takes_over_60_to_80_s_after_a_driver_that_has_died(
+    died: float, least: float, most: float
+) -> None:
+    """And 2 s more at most, which lie between two tries."""
+    async with world("a", "b") as made, made.driver("one") as one, made.driver("two") as two:
+        assert (await one.take()).held
+        taken: list[tuple[float, bool]] = []
+        async with Supervisor("listener", made.clock) as tasks:
+            keeper = LeaseKeeper(two, "g", "T", tasks=tasks, clock=made.clock, waits=lambda answer: None)
+
+            async def take() -> None:
+                took_over = await keeper.take()
+                taken.append((made.clock.now, took_over))
+
+            with anyio.CancelScope() as life:
+                made.tasks.start_soon(take)
+                async with anyio.create_task_group() as driver:
+                    driver.start_soon(one.keep)
+                    await made.clock.advance(died)
+                    life.cancel()  # it gives nothing back
+            death = made.clock.now
+            await made.clock.advance(least)
+            assert taken == []
+            assert not one.held, "it has ended long before"
+            await made.clock.advance(most - least)
+            ((at, took_over),) = taken
+            assert took_over
+            assert least <= at - death <= most
+            assert keeper.held
+            await keeper.release()
+
+
 async def test_who_stands_by_says_so_once_and_each_other_reason_once(caplog: pytest.LogCaptureFixture) -> None:
     async with world("a", "b") as made, made.driver("one") as one, made.driver("two") as two:
         assert (await one.take()).held
