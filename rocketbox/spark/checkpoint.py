@@ -15,7 +15,9 @@ log, so the same witness. It is left out where there is none: at offset 0, or wh
 ``stood`` is how far the group was when the query began in the queue, where that was further than ``first``: what lies
 before it was read by others, and not from another checkpoint of this query's.
 ``since`` beside ``group`` is when a query began that reads from the latest on, in milliseconds: a queue that it finds
-later, because its broker was away then, is read from there, and not what it had before.
+later, because its broker was away then, is read from there, and not what it had before. ``start`` is what
+``startingOffsets`` said then, in one form; ``tags`` is the filter that the batch was planned with, and is read with
+when it comes again.
 ``{"initial": true, "v": 1}`` is the place before the first batch.
 """
 
@@ -27,6 +29,7 @@ from typing import Any
 
 from rocketbox.errors import RocketBoxError
 from rocketbox.message import MessageQueue
+from rocketbox.spark.starting import PlaceKind, begun_at
 
 __all__ = [
     "INITIAL",
@@ -84,6 +87,10 @@ class StreamOffset:
     since_ms: int | None = None
     """When a query began that reads from the latest on."""
     namespace: str | None = None
+    start: str | None = None
+    """Where the query began, as ``starting.text_of`` writes it; None: a version wrote it that did not keep that."""
+    tags: str | None = None
+    """The filter of the batch that ends here; None as with ``start``."""
 
 
 INITIAL = StreamOffset(initial=True)
@@ -98,7 +105,9 @@ def encode_offset(offset: StreamOffset) -> dict[str, Any]:
     group = {} if offset.group is None else {"group": offset.group}
     since = {} if offset.since_ms is None else {"since": offset.since_ms}
     namespace = {} if offset.namespace is None else {"namespace": offset.namespace}
-    return {**group, **namespace, "queues": queues, **since, "v": VERSION}
+    start = {} if offset.start is None else {"start": offset.start}
+    tags = {} if offset.tags is None else {"tags": offset.tags}
+    return {**group, **namespace, "queues": queues, **since, **start, **tags, "v": VERSION}
 
 
 def encode_ends(ends: Mapping[MessageQueue, int]) -> dict[str, Any]:
@@ -112,15 +121,12 @@ def decode_offset(value: Any) -> StreamOffset:
     if value == encode_offset(INITIAL):
         return INITIAL
     try:
-        group = value.get("group")
-        if group is not None and not isinstance(group, str):
-            raise ValueError(f"group {group!r} is no text")
-        namespace = value.get("namespace")
-        if namespace is not None and not isinstance(namespace, str):
-            raise ValueError(f"namespace {namespace!r} is no text")
+        group, namespace, start, tags = (_text(value, name) for name in ("group", "namespace", "start", "tags"))
+        if start is not None and begun_at(start).has(PlaceKind.GROUP) and group is None:
+            raise ValueError("start is group, and there is no group")
         since = _number(value, "since") if "since" in value else None
         queues = {queue: _decode_progress(found) for queue, found in _leaves(value["queues"])}
-        return StreamOffset(queues, group, since_ms=since, namespace=namespace)
+        return StreamOffset(queues, group, since_ms=since, namespace=namespace, start=start, tags=tags)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unreadable(value, error) from error
 
@@ -177,6 +183,13 @@ def _number(found: Mapping[str, Any], name: str) -> int:
     value = found[name]
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError(f"{name} is {value!r}, no whole number from 0 on")
+    return value
+
+
+def _text(found: Mapping[str, Any], name: str) -> str | None:
+    value = found.get(name)
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{name} {value!r} is no text")
     return value
 
 

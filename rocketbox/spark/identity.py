@@ -18,8 +18,9 @@ from rocketbox.spark.looking import look_at
 from rocketbox.spark.loss import DELETED_BY_NOW, SETTLE, SETTLE_PAUSE
 from rocketbox.spark.offsets import in_words
 from rocketbox.spark.selection import Selection
+from rocketbox.spark.starting import Places, text_of
 
-__all__ = ["another_store", "check_ownership", "difference", "witness_before"]
+__all__ = ["another_store", "changed_options", "check_ownership", "difference", "witness_before"]
 
 
 async def witness_before(admin: Admin, queue: MessageQueue, offset: int) -> Witness | None:
@@ -113,3 +114,30 @@ def check_ownership(
             "would never be gone on with. Name it again, or begin with another checkpoint: with "
             f"startingOffsets=group it goes on where the group stands ({RESET})"
         )
+
+
+def changed_options(
+    offset: StreamOffset, start: Places, tags: str, names: tuple[str, str] = ("startingOffsets", "tags")
+) -> list[str]:
+    """In sentences, what becomes of options that are others than those which a checkpoint was made with.
+
+    ``names`` are those by which the two are said. None of them loses or doubles a message that the query was to read;
+    but who has changed one may expect otherwise.
+    """
+    changes = []
+    if offset.start is not None and (said := text_of(start)) != offset.start:
+        changes.append(
+            f"{names[0]} is {shortened(said)} now, and is not used: the query of this checkpoint began with "
+            f"{shortened(offset.start)}, and goes on where it stands; so does a queue that appears later. To read "
+            f"from another place, begin with another checkpoint ({RESET})"
+        )
+    if offset.tags is not None and offset.tags != tags:
+        changes.append(
+            f"{names[1]} is {shortened(tags)} from the next batch on, and was {shortened(offset.tags)} so far: what "
+            f"that filter has left out is not read any more. To read it, begin with another checkpoint ({RESET})"
+        )
+    return changes
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= 100 else f"{text[:100]}..."

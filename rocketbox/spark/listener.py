@@ -39,12 +39,14 @@ from rocketbox.spark.batches import BatchRunner
 from rocketbox.spark.checkpoint import CheckpointError, decode_offset
 from rocketbox.spark.checkpoint_folder import begins_anew
 from rocketbox.spark.driver_id import driver_id
+from rocketbox.spark.identity import changed_options
 from rocketbox.spark.java import JavaNotFoundError
 from rocketbox.spark.java_watch import JavaWatch
 from rocketbox.spark.lease import STAND_BACK, Lease, LeaseAnswer, LeaseLostError
 from rocketbox.spark.lease_keeping import LeaseKeeper
 from rocketbox.spark.listener_options import SparkListenerOptions
 from rocketbox.spark.listener_source import rows_of_a_task
+from rocketbox.spark.options import filter_text
 from rocketbox.spark.paths import checkpoint_location, local_folder
 from rocketbox.spark.position import QueryPosition
 from rocketbox.spark.py4j_log import told_once
@@ -54,7 +56,7 @@ from rocketbox.spark.query_stop import QueryStop
 from rocketbox.spark.servers import Servers
 from rocketbox.spark.session import SparkRuntime, is_alive
 from rocketbox.spark.signature import SparkSignature, read_spark_signature
-from rocketbox.spark.starting import CLOCKS_DIFFER_MS
+from rocketbox.spark.starting import CLOCKS_DIFFER_MS, PlaceKind, begun_at
 from rocketbox.spark.states import ENDED, Situation, SparkListenerState
 from rocketbox.spark.takeover import not_shared
 from rocketbox.spark.told_servers import ToldServers
@@ -142,6 +144,7 @@ class SparkListenerContainer:
         self._java = JavaWatch(options.group, clock)
         self._position = QueryPosition(options.group, self._admin, self._watch, clock)
         self._starting_offsets = options.starting_offsets
+        self._has_told_changes = False
         self._stack = AsyncExitStack()
         self._stopping = False
         self._has_drained = False
@@ -403,6 +406,7 @@ class SparkListenerContainer:
             await self._threads.run(log.note_holder, self._lease.holder)
             self._took_over = None
         self._noted_in = log
+        self._go_by(planned)
         self._position.begins(await self._threads.run(log.read_up_to, planned))
         servers = self._servers.now()
         await self._threads.run(self._batches.begin, log, planned, self._lease, self._portal, servers)
@@ -497,6 +501,20 @@ class SparkListenerContainer:
         if refusal is not None:
             raise refusal
         return planned is None and not on_purpose and any(committed.values())
+
+    def _go_by(self, planned: PlannedBatch | None) -> None:
+        """Begin new queues as the checkpoint does, and tell, once, of options that were changed since."""
+        if planned is None or planned.end is None or self._has_told_changes:
+            return
+        self._has_told_changes = True
+        end = decode_offset(planned.end)
+        start, tags = begun_at(self._starting_offsets), filter_text(self.options.selector_expression)
+        if end.start is not None:
+            if self._starting_offsets == "latest" and begun_at(end.start).others.kind is PlaceKind.TIME:
+                start = begun_at(end.start)  # its topic came later, and a time was told for latest
+            self._starting_offsets = end.start
+        for change in changed_options(end, start, tags, ("starting_offsets", "selector_expression")):
+            _log.warning("Spark listener %s: %s", self.group, change)
 
     async def _until_end(self, session: SparkSession, query: StreamingQuery, servers: Servers) -> BaseException | None:
         moved_at = None

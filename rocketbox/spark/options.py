@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Self
 
+from rocketbox.protocol.tags import parse_subscription
 from rocketbox.spark.body_formats import READ_FORMAT_OPTIONS, body_format_of
 from rocketbox.spark.columns import choose_columns
 from rocketbox.spark.option_values import OptionTable, SourceOption, Use
@@ -19,7 +20,7 @@ from rocketbox.spark.selection import Selection, assigned_queues
 from rocketbox.spark.servers import KEYS_ARE_NO_OPTIONS, SERVER_OPTIONS, servers_of
 from rocketbox.spark.starting import EARLIEST, LATEST, PlaceKind, Places, places_of
 
-__all__ = ["OPTIONS", "ROWS_PER_PARTITION", "SourceOptions"]
+__all__ = ["OPTIONS", "ROWS_PER_PARTITION", "SourceOptions", "filter_text"]
 
 ROWS_PER_PARTITION = 20_000
 SELECTING = ("topic", "topicPattern", "assign")
@@ -150,6 +151,11 @@ _TABLE = OptionTable(
 )
 
 
+def filter_text(tags: str) -> str:
+    """A filter by tags in one form, however it was written. Raises InvalidMessageError."""
+    return " || ".join(sorted(parse_subscription("", tags).tags_set)) or "*"
+
+
 class SourceOptions:
     """The options of a read, checked. Raises ValueError naming the option and what would be right."""
 
@@ -210,6 +216,11 @@ class SourceOptions:
         if self.starting_offsets is not None:
             return self.starting_offsets
         return places_of("startingOffsets", "group" if self.group else "earliest", ("earliest", "group"), EARLIEST)
+
+    @property
+    def tags_text(self) -> str:
+        """The filter in its one form."""
+        return filter_text(self.tags)
 
     def with_tags(self, tags: str) -> Self:
         """The same with another filter by tags."""

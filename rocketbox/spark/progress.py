@@ -19,13 +19,13 @@ from rocketbox.message import MessageQueue
 from rocketbox.spark.asking import ask_each
 from rocketbox.spark.checkpoint import QueueProgress, StreamOffset
 from rocketbox.spark.ends import Ends
-from rocketbox.spark.identity import another_store, check_ownership, difference, witness_before
+from rocketbox.spark.identity import another_store, changed_options, check_ownership, difference, witness_before
 from rocketbox.spark.limits import FewRows, Turns, limit_bytes, limit_rows
 from rocketbox.spark.looking import row_bytes
 from rocketbox.spark.offsets import QueueOffsets, QueueRange, in_words
 from rocketbox.spark.options import SourceOptions
 from rocketbox.spark.selection import unreadable_at
-from rocketbox.spark.starting import PlaceKind, resolve, within
+from rocketbox.spark.starting import PlaceKind, begun_at, resolve, text_of, within
 from rocketbox.spark.taken_away import TakenAway
 from rocketbox.spark.worker_client import gather, may_be_closed, may_pass, patiently
 
@@ -61,6 +61,7 @@ class StreamProgress:
         """
         self._target: QueueOffsets | None = None
         self._turns = Turns()
+        self._has_told_changes = False
         least = options.min_offsets_per_trigger
         self._few_rows = None if least is None else FewRows(least, options.max_trigger_delay.total_seconds())
 
@@ -102,6 +103,7 @@ class StreamProgress:
 
     async def _planned(self, admin: Admin, start: StreamOffset, limited: bool) -> StreamOffset:
         self._check_ownership(start)
+        self._tell_changed_options(start)
         self.ends.seen = self.ends.seen or bool(start.queues)
         if self._target is None:
             last = await self.ends.ask(admin, patient=not start.initial)
@@ -214,7 +216,7 @@ class StreamProgress:
         return ranges
 
     async def _backlog(self, admin: Admin, start: StreamOffset, last: QueueOffsets) -> _Backlog:
-        places = self._options.stream_start
+        places = self._options.stream_start if start.start is None else begun_at(start.start)
         new = [queue for queue in last if queue not in start.queues]
         if start.initial and places.has(PlaceKind.LATEST) and self.ends.away:
             # Where these end now cannot be known later.
@@ -282,13 +284,28 @@ class StreamProgress:
         if queues == start.queues and not start.initial:
             return start
         if not start.initial:
-            return replace(start, queues=queues)
-        since = self._clock.time_ms() if self._options.stream_start.has(PlaceKind.LATEST) else None
-        return StreamOffset(queues, self._options.group, since_ms=since, namespace=self._options.servers.names_are_of)
+            return replace(start, queues=queues, tags=self._options.tags_text)
+        places = self._options.stream_start
+        return StreamOffset(
+            queues,
+            self._options.group,
+            since_ms=self._clock.time_ms() if places.has(PlaceKind.LATEST) else None,
+            namespace=self._options.servers.names_are_of,
+            start=text_of(places),
+            tags=self._options.tags_text,
+        )
 
     def _check_ownership(self, offset: StreamOffset) -> None:
         options = self._options
         check_ownership(offset, options.selection, options.group, options.servers.names_are_of)
+
+    def _tell_changed_options(self, start: StreamOffset) -> None:
+        """Tell, once, what a checkpoint makes of options that were changed since."""
+        if self._has_told_changes:
+            return
+        self._has_told_changes = True
+        for change in changed_options(start, self._options.stream_start, self._options.tags_text):
+            _log.warning("%s: %s", self._options.selection, change)
 
     async def _stood(self, admin: Admin, queue: MessageQueue, first: int) -> int | None:
         """How far the group is already, where that is beyond ``first``."""

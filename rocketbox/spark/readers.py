@@ -42,11 +42,12 @@ ResultT = TypeVar("ResultT")
 
 
 class RangePartition(InputPartition):
-    """The ranges that one task reads."""
+    """The ranges that one task reads; ``tags``: with which filter, if not with that of the options."""
 
-    def __init__(self, ranges: list[QueueRange]) -> None:
+    def __init__(self, ranges: list[QueueRange], tags: str | None = None) -> None:
         super().__init__(ranges)
         self.ranges = ranges
+        self.tags = tags
 
 
 class _Reader:
@@ -58,14 +59,16 @@ class _Reader:
     def ask(self, function: Callable[[Admin], Awaitable[ResultT]]) -> ResultT:
         return client(self.options.servers).call(function)
 
-    def tasks(self, ranges: Iterable[QueueRange]) -> list[RangePartition]:
+    def tasks(self, ranges: Iterable[QueueRange], tags: str | None = None) -> list[RangePartition]:
         packed = pack(ranges, self.options.rows_per_partition, self.options.max_partitions)
-        return [RangePartition(task) for task in packed]
+        return [RangePartition(task, tags) for task in packed]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Called in Spark's workers; with no partition at all when a batch read has none."""
-        ranges = partition.ranges if isinstance(partition, RangePartition) else []
-        return read_ranges(ranges, self.options)
+        if not isinstance(partition, RangePartition):
+            return read_ranges([], self.options)
+        options = self.options if partition.tags is None else self.options.with_tags(partition.tags)
+        return read_ranges(partition.ranges, options)
 
 
 class RocketMQBatchReader(_Reader, DataSourceReader):
@@ -259,8 +262,9 @@ class RocketMQStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvail
         return encode_ends(self._progress.ends.last)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Of a batch that may have been planned by an earlier process: it has the rows that it had then."""
         begin, ends = decode_offset(start), decode_offset(end)
-        return self.tasks(self.ask(lambda admin: self._progress.check_end(admin, begin, ends)))
+        return self.tasks(self.ask(lambda admin: self._progress.check_end(admin, begin, ends)), ends.tags)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return super().read(partition)

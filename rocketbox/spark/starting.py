@@ -31,8 +31,10 @@ __all__ = [
     "Place",
     "PlaceKind",
     "Places",
+    "begun_at",
     "places_of",
     "resolve",
+    "text_of",
     "within",
 ]
 
@@ -66,6 +68,8 @@ class Place:
 
 EARLIEST, LATEST, GROUP = Place(PlaceKind.EARLIEST), Place(PlaceKind.LATEST), Place(PlaceKind.GROUP)
 WORDS = {place.kind.value: place for place in (EARLIEST, LATEST, GROUP)}
+WORD_OF: Mapping[PlaceKind, str] = {place.kind: word for word, place in WORDS.items()}
+NUMBER_OF: Mapping[PlaceKind, int] = {PlaceKind.EARLIEST: -2, PlaceKind.LATEST: -1}
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,32 @@ def places_of(option: str, text: str, words: Sequence[str], others: Place) -> Pl
     return Places(others, named)
 
 
+def text_of(places: Places) -> str:
+    """The one text for where a stream begins, however it was said; :func:`begun_at` reads it."""
+    if not places.named:
+        return str(_value_of(places.others, WORD_OF))
+    tree: dict[str, dict[str, dict[str, int | str]]] = {}
+    for queue, place in sorted(places.named.items()):
+        tree.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})[str(queue.queue_id)] = _value_of(
+            place, NUMBER_OF
+        )
+    return json.dumps(tree, sort_keys=True)
+
+
+def begun_at(text: str) -> Places:
+    """What a text of :func:`text_of` means. Raises ValueError."""
+    return places_of("startingOffsets", text, tuple(WORDS), EARLIEST)
+
+
+def _value_of(place: Place, plain: Mapping[PlaceKind, int | str]) -> int | str:
+    match place.kind:
+        case PlaceKind.OFFSET:
+            return place.value
+        case PlaceKind.TIME:
+            return f"{place.value}ms"
+    return plain[place.kind]
+
+
 def _place(value: Any) -> Place:
     if isinstance(value, str):
         if not _looks_like_a_time(value):
@@ -127,7 +157,8 @@ def _place(value: Any) -> Place:
         raise ValueError(f"{value!r} is no offset")
     if value < -2:
         raise ValueError(f"offset {value}: -2 is the beginning, -1 the end")
-    return {-2: EARLIEST, -1: LATEST}.get(value) or Place(PlaceKind.OFFSET, value)
+    kind = next((kind for kind, number in NUMBER_OF.items() if number == value), None)
+    return Place(PlaceKind.OFFSET, value) if kind is None else Place(kind)
 
 
 def _looks_like_a_time(text: str) -> bool:

@@ -36,7 +36,7 @@ from rocketbox.spark.loss import DataLossError
 from rocketbox.spark.query_options import OnFailedBatch
 from rocketbox.spark.session import SparkRuntime
 from tests.support.spark.listeners import MINUTES, give_lease_to, group_of, rows_in, send, spark_listener, until
-from tests.support.spark.topics import Broker
+from tests.support.spark.topics import Broker, rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.anyio, pytest.mark.usefixtures("spark")]
 
@@ -550,3 +550,29 @@ def test_a_java_process_that_is_killed_is_replaced_and_a_dead_one_does_not_fail_
     assert report["waits"].startswith("its Java process has ended while its function was at work, which has not ended")
     assert report["status"] == "stopped"
     assert report["seen"] == [0, 1, 2, 3, 4]
+
+
+async def test_a_listener_tells_of_options_that_a_checkpoint_makes_nothing_of(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await send(broker, topic, 0, 3)
+    seen = Seen()
+    async with spark_listener(seen.handle, client, topic, tmp_path, trigger="available_now") as first:
+        await first.wait()
+    assert seen.rows == [0, 1, 2]
+    caplog.clear()
+    await anyio.to_thread.run_sync(broker.send, topic, rows_of(3, 5), lambda number: "AB"[number])
+    changed = spark_listener(
+        seen.handle, client, topic, tmp_path,
+        trigger="available_now", starting_offsets="latest", selector_expression="A",
+    )  # fmt: skip
+    async with changed:
+        await changed.wait()
+    assert seen.rows == [0, 1, 2, 3], "it goes on where it stood"
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    start, tags = told
+    assert start.startswith(
+        f"Spark listener {group_of(topic)}: starting_offsets is latest now, and is not used: the query of this "
+        "checkpoint began with group, and goes on where it stands"
+    )
+    assert tags.startswith(f"Spark listener {group_of(topic)}: selector_expression is A from the next batch on")

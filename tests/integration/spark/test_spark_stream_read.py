@@ -104,6 +104,21 @@ def test_a_repeated_first_batch_of_latest_reads_the_same(
     assert sorted(sink.rows) == list(range(5, 11))
 
 
+def test_a_batch_that_comes_again_has_its_rows_although_the_filter_was_changed(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    broker.send(topic, rows_of(0, 10), lambda number: "A" if number < 4 else "B")
+    sink = Sink()
+    sink.fail_in = 0
+    query = start(spark, broker, topic, sink, tmp_path, now=True, tags="A")
+    with pytest.raises(StreamingQueryException, match="the sink is full"):
+        query.awaitTermination(120)
+    broker.send(topic, rows_of(10, 20), lambda number: "A" if number < 4 else "B")
+    sink.fail_in = None
+    start(spark, broker, topic, sink, tmp_path, now=True, tags="B").awaitTermination(120)
+    assert sink.batches == [(0, [0, 1, 2, 3]), (0, [0, 1, 2, 3]), (1, list(range(14, 20)))]
+
+
 def test_a_checkpoint_of_another_cluster_of_the_same_names_is_refused(
     spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
 ) -> None:

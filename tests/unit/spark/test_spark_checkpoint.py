@@ -41,10 +41,12 @@ progresses = st.builds(
     st.none() | numbers,
 )
 offsets = st.builds(
-    lambda queues, group, since: StreamOffset(queues, group, since_ms=since),
+    lambda queues, group, since, start, tags: StreamOffset(queues, group, since_ms=since, start=start, tags=tags),
     st.dictionaries(queues, progresses, max_size=12),
     st.none() | st.sampled_from(["etl", "lake"]),
     st.none() | numbers,
+    st.none() | st.sampled_from(["earliest", "latest", "1769860800000ms"]),
+    st.none() | st.sampled_from(["*", "A || B"]),
 )
 QUEUE = MessageQueue("orders", "broker-a", 0)
 
@@ -69,6 +71,10 @@ def test_the_form_is_what_the_documentation_says() -> None:
     )
     behind = StreamOffset({QUEUE: QueueProgress(0, 5, stood=70)})
     assert encode_offset(behind)["queues"]["orders"]["broker-a"]["0"] == {"first": 0, "next": 5, "stood": 70}
+    begun = StreamOffset({}, "etl", start="group", tags="A || B")
+    assert (
+        json.dumps(encode_offset(begun)) == '{"group": "etl", "queues": {}, "start": "group", "tags": "A || B", "v": 1}'
+    )
     assert encode_offset(INITIAL) == {"initial": True, "v": 1}
     assert decode_offset({"initial": True, "v": 1}) == INITIAL
 

@@ -1130,3 +1130,77 @@ async def test_a_batch_costs_two_pulls_for_each_queue_that_moved() -> None:
         here.requests.by_code.clear()
         await reader.next(here.admin, end)
         assert here.requests.by_code == {RequestCode.GET_MAX_OFFSET: 4, RequestCode.PULL_MESSAGE: 2}
+
+
+async def test_where_to_begin_is_what_the_checkpoint_says_for_queues_that_come_later_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with store("orders") as here:
+        clock = StillClock()
+        await here.send(Q0, TEXTS[:5])
+        late = f"{clock.time_ms() + 86_400_000}ms"
+        end = await progress(here, clock, startingOffsets=late).next(here.admin, INITIAL)
+        assert nexts(end)[Q0] == 5
+        async with here.another_broker("broker-b"):
+            await here.admin.create_topic("orders", queues=1)
+            await here.send(THERE, TEXTS[:5])
+            changed = progress(here, clock, startingOffsets="earliest")
+            end = await changed.next(here.admin, again(end))
+            assert firsts(end)[THERE] == 5, "it has nothing of the time that the query began with, or later"
+            assert await changed.next(here.admin, end) == end
+    assert told_by(caplog, "progress") == [
+        f"topic orders: startingOffsets is earliest now, and is not used: the query of this checkpoint began with "
+        f"{late}, and goes on where it stands; so does a queue that appears later. To read from another place, begin "
+        "with another checkpoint (rocketbox spark reset shows what is in a checkpoint and begins anew)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ({}, {"startingOffsets": "Earliest", "tags": " * "}),
+        ({"group": "etl", "tags": "B||A"}, {"group": "etl", "startingOffsets": "group", "tags": "A || B || A"}),
+        ({"startingOffsets": "2026-01-31T13:00:00+01:00"}, {"startingOffsets": "1769860800s"}),
+        (
+            {"startingOffsets": '{"orders": {"broker-a": {"1": -1, "0": 2}}}'},
+            {"startingOffsets": '{"orders": {"broker-a": {"0": 2, "1": -1}}}'},
+        ),
+    ],
+)
+async def test_options_that_mean_the_same_have_not_changed(
+    before: dict[str, str], now: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with store("orders") as here:
+        await here.send(Q0, TEXTS[:5])
+        end = await progress(here, **before).next(here.admin, INITIAL)
+        assert await progress(here, **now).next(here.admin, again(end)) == end
+    assert told_by(caplog, "progress") == []
+
+
+async def test_another_filter_holds_from_the_next_batch_on_and_that_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with store("orders") as here:
+        await here.send(Q0, TEXTS[:5])
+        end = await progress(here, tags="A").next(here.admin, INITIAL)
+        assert end.tags == "A"
+        changed = progress(here, tags="B")
+        assert await changed.next(here.admin, again(end)) == end, "nothing new: the same text"
+        await here.send(Q0, TEXTS[5:8])
+        following = await changed.next(here.admin, end)
+        assert (nexts(following)[Q0], following.tags) == (8, "B")
+        assert await progress(here, tags="B").next(here.admin, again(following)) == following
+    assert told_by(caplog, "progress") == [
+        "topic orders: tags is B from the next batch on, and was A so far: what that filter has left out is not read "
+        "any more. To read it, begin with another checkpoint (rocketbox spark reset shows what is in a checkpoint and "
+        "begins anew)"
+    ]
+
+
+async def test_a_checkpoint_that_does_not_say_how_it_began_is_gone_on_with(caplog: pytest.LogCaptureFixture) -> None:
+    async with store("orders") as here:
+        await here.send(Q0, TEXTS[:5])
+        end = replace(await progress(here).next(here.admin, INITIAL), start=None, tags=None)
+        assert "start" not in encode_offset(end)
+        assert await progress(here, startingOffsets="latest", tags="B").next(here.admin, again(end)) == end
+    assert told_by(caplog, "progress") == []
