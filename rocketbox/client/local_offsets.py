@@ -2,6 +2,8 @@
 
     <directory>/<client>/<group>/offsets.json           what Java's clients read and write as well (with a namespace,
                                                         names in it and that of the group are as servers know them)
+    <directory>/<client>/<namespace>%<group>/...        the same in a namespace V2: a server may know other topics of
+                                                        these names in it; Java's clients leave it out
                                  offsets.json.bak       the one before
                                  offsets.json.damaged   one that could not be read, kept for who wants to look at it
                                  offsets.json.new       half of the next one
@@ -23,6 +25,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self, TypeGuard
+from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -35,7 +38,7 @@ from rocketbox.clock import Clock
 from rocketbox.errors import ClientError, ClientStateError, RemoteProtocolError, StoreLockedError
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.loose_json import loads_loose
-from rocketbox.protocol.namespaces import NO_NAMESPACE, Namespace
+from rocketbox.protocol.namespaces import NO_NAMESPACE, SEPARATOR, Namespace
 from rocketbox.rare_log import RareLog
 from rocketbox.storage.file_system import LockHandle, Storage
 
@@ -104,8 +107,10 @@ class LocalOffsetStore:
         group: str,
         clock: Clock,
         namespace: Namespace = NO_NAMESPACE,
+        namespace_v2: str | None = None,
     ) -> None:
-        self.path = directory / client / namespace.wrap(group) / "offsets.json"
+        folder = namespace.wrap(group) if namespace_v2 is None else quote(namespace_v2, safe="") + SEPARATOR + group
+        self.path = directory / client / folder / "offsets.json"
         self._namespace = namespace
         self._storage = storage
         self._group = group

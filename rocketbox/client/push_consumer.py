@@ -206,8 +206,9 @@ class PushConsumer:
         # A name that stays the same when the process starts again, as Java has it: without the process id.
         name = f"{self._instance.ip}@{client.instance_name}" + (f"@{client.unit_name}" if client.unit_name else "")
         return LocalOffsetStore(
-            self._instance.storage, directory, name, self._group, self._clock, self._instance.namespace
-        )
+            self._instance.storage, directory, name, self._group, self._clock, self._instance.namespace,
+            client.namespace_v2,
+        )  # fmt: skip
 
     # --- life --------------------------------------------------------------------------------------------------------
 

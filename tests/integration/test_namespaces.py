@@ -19,19 +19,23 @@ from rocketbox.client import (
     PushConsumer,
     SubscriptionGroupConfig,
 )
+from rocketbox.client.api.groups import lock_queues
 from rocketbox.client.needed_topics import find_topic, make_topic, until_in_route
 from rocketbox.client.options import TopicOptions
 from rocketbox.errors import ConfigurationError, InvalidGroupError, InvalidMessageError, NoRouteError, Reject
 from rocketbox.message import ConsumeFromWhere, ConsumeMode, Message, MessageModel, MessageQueue, Property
+from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.namespaces import Namespace
 from rocketbox.protocol.prepared_sends import SendRequest
 from rocketbox.remoting.acl import Credentials
 from tests.support.client.consuming import Seen, dead_letters, servers
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
 
 TEAM = ClientOptions(namespace="team")
+TEAM_V2 = ClientOptions(namespace_v2="team")
 FIRST: dict[str, Any] = {"consume_from_where": ConsumeFromWhere.FIRST_OFFSET, "delay_level_when_next_consume": 1}
 
 
@@ -245,6 +249,73 @@ async def test_offsets_of_broadcasting_are_those_of_the_namespace(anyio_backend:
     assert '"topic":"alerts"' in outside
 
 
+@pytest.mark.parametrize("team", [TEAM, TEAM_V2], ids=["before names", "in a header"])
+async def test_an_orderly_group_locks_retries_and_gives_up_in_a_namespace(
+    anyio_backend: str, tmp_path: Path, team: ClientOptions
+) -> None:
+    seen, spy = Seen({b"bad": [ValueError("once"), ValueError("twice")]}), Spy()
+    options = ConsumerOptions(
+        consume_mode=ConsumeMode.ORDERLY, max_reconsume_times=1, suspend_current_queue_time=0.02, **FIRST
+    )
+    async with (
+        servers(tmp_path) as cluster,
+        clients(cluster.name_server_address, team, ClientOptions()) as (ours, all_),
+    ):
+        ours.remoting.hooks = (*ours.remoting.hooks, spy)
+        admin, outside = Admin(instance=ours), Admin(instance=all_)
+        whole = Namespace(team.namespace or "").wrap
+
+        async def locked_by_another(queue: MessageQueue) -> set[MessageQueue]:
+            address, group = cluster.broker_address, whole("desk")
+            return await lock_queues(all_.remoting, address, group, "another", [queue], timeout=PATIENCE)
+
+        async with Producer("p", instance=ours) as producer:
+            sent = [await producer.send(Message("alerts", body, hash_key="k")) for body in (b"1", b"bad", b"3")]
+            stored = MessageQueue(whole("alerts"), sent[0].queue.broker_name, sent[0].queue.queue_id)
+            async with PushConsumer("desk", instance=ours, options=options) as consumer:
+                await consumer.subscribe("alerts", "*", seen)
+                await until(lambda: seen.bodies[-1:] == [b"3"] and not consumer.state().held, "all settled")
+                assert await locked_by_another(stored) == set()
+        assert await locked_by_another(stored) == {stored}, "the member has given it back"
+        assert seen.bodies == [b"1", b"bad", b"bad", b"3"]
+        assert {message.topic for message in seen.messages} == {"alerts"}
+        (letter,) = await dead_letters(admin, "desk")
+        (same,) = await dead_letters(outside, whole("desk"))
+        assert (letter.body, letter.topic, letter.properties[Property.RETRY_TOPIC]) == (b"bad", "%DLQ%desk", "alerts")
+        assert (same.body, same.topic) == (b"bad", whole("%DLQ%desk"))
+        assert await admin.committed("desk", sent[0].queue) == await outside.committed(whole("desk"), stored) == 3
+    assert {RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ} <= set(spy.codes)
+    says = ("true", "team") if team.namespace_v2 else (None, None)
+    assert {(fields.get("nsd"), fields.get("ns")) for fields in spy.fields} == {says}
+
+
+async def test_broadcasting_in_a_namespace_v2_goes_by_offsets_of_its_own(anyio_backend: str, tmp_path: Path) -> None:
+    """These servers have one topic for both; others may have two, of which each needs its own offsets."""
+    options = ConsumerOptions(
+        message_model=MessageModel.BROADCASTING, local_offset_dir=tmp_path / "offsets", **FIRST
+    )  # fmt: skip
+    async with (
+        servers(tmp_path / "store") as cluster,
+        clients(cluster.name_server_address, TEAM_V2, ClientOptions()) as (team, all_),
+        Producer("p", instance=team) as producer,
+    ):
+
+        async def hears(instance: MQClientInstance, bodies: list[bytes]) -> None:
+            seen = Seen()
+            async with PushConsumer("desk", instance=instance, options=options) as consumer:
+                await consumer.subscribe("alerts", "*", seen)
+                await seen.all_of(bodies)
+            assert sorted(seen.bodies) == sorted(bodies)
+
+        await producer.send(Message("alerts", b"1"))
+        await hears(team, [b"1"])
+        await producer.send(Message("alerts", b"2"))
+        await hears(all_, [b"1", b"2"])
+        await producer.send(Message("alerts", b"3"))
+        await hears(team, [b"2", b"3"])
+    assert {path.parent.name for path in (tmp_path / "offsets").glob("*/*/offsets.json")} == {"team%desk", "desk"}
+
+
 async def test_a_name_must_be_short_enough_for_the_namespace_before_it(anyio_backend: str, tmp_path: Path) -> None:
     async with servers(tmp_path) as cluster, MQClientInstance(cluster.name_server_address, options=TEAM) as team:
         with pytest.raises(InvalidGroupError, match="121 characters with namespace team before it"):
@@ -262,8 +333,10 @@ class Spy:
 
     def __init__(self) -> None:
         self.fields: list[dict[str, str]] = []
+        self.codes: list[int] = []
 
     def before_request(self, address: str, command: RemotingCommand) -> None:
+        self.codes.append(command.code)
         self.fields.append(dict(command.ext_fields))
 
     def before_prepared(self, address: str, request: SendRequest) -> bytes:

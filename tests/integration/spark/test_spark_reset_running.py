@@ -16,6 +16,7 @@ from rocketbox.clock import RealClock
 from rocketbox.protocol.codes import MASTER_ID, RequestCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import RegisterBrokerRequestHeader
+from rocketbox.protocol.namespaces import Namespace
 from rocketbox.protocol.registration_bodies import (
     DataVersion,
     RegisterBrokerBody,
@@ -78,12 +79,21 @@ def reset(name: str) -> int:
     return ended.value.code
 
 
-@pytest.mark.parametrize("said", ["", "namespace: team", "consumer.namespace: team"])
+@pytest.mark.parametrize(
+    ("said", "options"),
+    [
+        ("", ClientOptions()),
+        ("namespace: team", ClientOptions(namespace="team")),
+        ("consumer.namespace: team", ClientOptions(namespace="team")),
+        ("namespace-v2: team", ClientOptions(namespace_v2="team")),
+    ],
+    ids=["in none", "in one", "of the consumers", "in a header"],
+)
 async def test_a_query_that_runs_on_another_machine_keeps_its_checkpoint(
-    service: ServiceMaker, broker: Broker, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], said: str
-) -> None:
-    whole, options = (f"team%{topic}", ClientOptions(namespace="team")) if said else (topic, ClientOptions())
-    await anyio.to_thread.run_sync(broker.send, whole, rows_of(0, 1))
+    service: ServiceMaker, broker: Broker, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], said: str,
+    options: ClientOptions,
+) -> None:  # fmt: skip
+    await anyio.to_thread.run_sync(broker.send, Namespace(options.namespace or "").wrap(topic), rows_of(0, 1))
     settings = f"rocketmq.name-server: {broker.name_server}\n" + (f"rocketmq.{said}\n" if said else "")
     name = service(SOURCE.replace("TOPIC", topic), settings).__name__
     (tmp_path / "lake").mkdir()
