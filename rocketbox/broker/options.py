@@ -149,6 +149,14 @@ class BrokerOptions:
             "have, less some for files; further ones are closed at once; not Apache's"
         ),
     ] = 10_000
+    max_connections_per_address: Annotated[
+        int,
+        Ge(1),
+        Words(
+            "of them those of one address, behind which may be all clients of a machine or network; "
+            "the same share of fewer where descriptors bound max-connections; not Apache's"
+        ),
+    ] = 5_000
     header_timeout: Annotated[
         int,
         MILLISECONDS,

@@ -34,6 +34,7 @@ def remoting_options(options: BrokerOptions) -> RemotingOptions:
     message = options.store.max_message_size + SEND_OVERHEAD
     return RemotingOptions(
         max_connections=options.max_connections,
+        max_connections_per_address=options.max_connections_per_address,
         max_handshakes=options.max_handshakes,
         header_timeout=options.header_timeout / 1000,
         frame_timeout=options.frame_timeout / 1000,

@@ -1,7 +1,7 @@
 """What peers may make a server hold, and what is told of those who want more.
 
-Holds the bounds that all connections of a server share (bytes of half frames, bytes that peers do not read), and the
-counters. Which connection gives way is decided here; ``connection`` and
+Holds the bounds that all connections of a server share (bytes of half frames, bytes that peers do not read), how many
+connections each address has, and the counters. Which connection gives way is decided here; ``connection`` and
 ``intake`` report, ``server`` counts connections.
 
 Source: none; Apache RocketMQ bounds a frame and a connection's idle time only.
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rocketbox.remoting.connection import Connection
 
-__all__ = ["ServerCounters", "SharedBytes"]
+__all__ = ["AddressLimit", "ServerCounters", "SharedBytes", "host_of"]
 
 
 @dataclass(slots=True)
@@ -25,6 +25,8 @@ class ServerCounters:
 
     connections_refused: int = 0
     """Beyond the limit of connections: accepted and closed at once."""
+    connections_refused_of_one_address: int = 0
+    """Beyond the limit of connections of one address: accepted and closed at once."""
     handshakes_failed: int = 0
     """Connections closed because no TLS came about, or none was spoken where it had to be."""
     handshakes_given_up: int = 0
@@ -68,3 +70,41 @@ class SharedBytes:
             size = self._held.pop(first)
             self.total -= size
             self._gives_way(first, size)
+
+
+def host_of(connection: Connection) -> str:
+    """The address of its peer, without the port."""
+    return connection.remote_address.rpartition(":")[0]
+
+
+class AddressLimit:
+    """How many connections there are of each address. What is kept of an address goes with the last of them."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._told: set[str] = set()
+
+    def count(self, connection: Connection) -> int:
+        """Those of its address."""
+        return self._counts.get(host_of(connection), 0)
+
+    def add(self, connection: Connection) -> None:
+        """Count one more."""
+        host = host_of(connection)
+        self._counts[host] = self._counts.get(host, 0) + 1
+
+    def remove(self, connection: Connection) -> None:
+        """It is gone; called once for each that was added."""
+        host = host_of(connection)
+        left = self._counts.pop(host) - 1
+        if left:
+            self._counts[host] = left
+        else:
+            self._told.discard(host)
+
+    def is_told_first(self, connection: Connection) -> bool:
+        """Whether nothing was told of its address since the address had its first connection; it is told now."""
+        host = host_of(connection)
+        is_first = host not in self._told
+        self._told.add(host)
+        return is_first

@@ -18,7 +18,7 @@ from typing import Any, Self
 from rocketbox.clock import Clock
 from rocketbox.errors import NotStartedError, RemotingError
 from rocketbox.rare_log import RareLog
-from rocketbox.remoting.budgets import ServerCounters, SharedBytes
+from rocketbox.remoting.budgets import AddressLimit, ServerCounters, SharedBytes, host_of
 from rocketbox.remoting.connection import (
     Connection,
     Driver,
@@ -93,6 +93,8 @@ class RemotingServer:
         self._stopping = False
         self.counters = ServerCounters()
         self.connection_limit = self.options.max_connections
+        self.address_limit = self.options.max_connections_per_address
+        self._addresses = AddressLimit()
         self._log = RareLog(_log)
         self._handshakes = SharedBytes(self.options.max_handshakes, self._give_up_handshake)
         self._half_frames = SharedBytes(self.options.max_half_frame_bytes, self._give_up_half_frame)
@@ -147,7 +149,12 @@ class RemotingServer:
         return self._unread.total
 
     async def __aenter__(self) -> Self:
-        self.connection_limit = connection_limit(self.options.max_connections, raise_descriptor_limit())
+        options = self.options
+        self.connection_limit = connection_limit(options.max_connections, raise_descriptor_limit())
+        self.address_limit = options.max_connections_per_address
+        if self.connection_limit < options.max_connections:  # the same share of fewer
+            share = self.address_limit * self.connection_limit // options.max_connections
+            self.address_limit = min(self.address_limit, max(1, share))
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._tasks)
             stack.push_async_callback(self._close_connections)
@@ -186,7 +193,11 @@ class RemotingServer:
             )  # fmt: skip
             connection.abort()
             return connection
+        if self._has_its_share(connection):
+            connection.abort()
+            return connection
         self.connections.add(connection)
+        self._addresses.add(connection)
         self._call(self._on_open, connection)
         if self._stopping:  # was accepted while the listener closed
             connection.abort()
@@ -195,9 +206,34 @@ class RemotingServer:
     def _is_full(self) -> bool:
         if len(self.connections) + len(self._closing) < self.connection_limit:
             return False
-        for connection in [connection for connection in self._closing if connection.gone]:
-            self._closing.discard(connection)  # the sweep would do it in a moment
+        self._forget_gone()
         return len(self.connections) + len(self._closing) >= self.connection_limit
+
+    def _has_its_share(self, connection: Connection) -> bool:
+        """Whether the address of a new connection has as many as one may have; the first one refused is told."""
+        addresses = self._addresses
+        if addresses.count(connection) < self.address_limit:
+            return False
+        self._forget_gone()
+        if addresses.count(connection) < self.address_limit:
+            return False
+        self.counters.connections_refused_of_one_address += 1
+        if addresses.is_told_first(connection):
+            _log.warning(
+                "connections of %s are refused: %d of it are open, the most of one address "
+                "(max-connections-per-address); told again when it had none meanwhile",
+                host_of(connection), self.address_limit,
+            )  # fmt: skip
+        return True
+
+    def _forget_gone(self) -> None:
+        """Count no more those that are closed and gone; the sweep would do it in a moment."""
+        for connection in [connection for connection in self._closing if connection.gone]:
+            self._forget(connection)
+
+    def _forget(self, connection: Connection) -> None:
+        self._closing.discard(connection)
+        self._addresses.remove(connection)
 
     def _connection_closed(self, connection: Connection) -> None:
         if connection in self.connections:
@@ -272,7 +308,7 @@ class RemotingServer:
         for connection in list(self._closing):
             due = min(due, connection.sweep())
             if connection.gone:
-                self._closing.discard(connection)
+                self._forget(connection)
         return due
 
     async def _close_connections(self) -> None:

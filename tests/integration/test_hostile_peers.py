@@ -241,6 +241,29 @@ async def test_a_flood_of_connections_leaves_those_that_are_there_alone(
     assert len([message for message in caplog.messages if "max-connections" in message]) == 1
 
 
+@LINUX  # where each machine has many addresses of its own
+@on_asyncio
+async def test_who_takes_all_connections_of_an_address_keeps_no_other_address_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with embedded(tmp_path, max_connections=40, max_connections_per_address=20) as wire:
+        servers = (wire.servers.broker.server, wire.servers.name_server.server)
+        await well(wire)
+        with ExitStack() as stack:
+            for server in servers:
+                host, _, port = server.address.rpartition(":")
+                for _ in range(100):
+                    stack.enter_context(socket.create_connection((host, int(port)), source_address=("127.0.0.66", 0)))
+            with anyio.fail_after(PATIENCE):
+                while any(server.counters.connections_refused_of_one_address < 80 for server in servers):
+                    await anyio.sleep(0.02)
+            async with RemotingClient(clock=RealClock()) as later:
+                await well(Wire(wire.servers, later))
+                assert await Wire(wire.servers, later).route("healthy") is not None
+            assert [server.counters.connections_refused for server in servers] == [0, 0]
+        assert len([text for text in caplog.messages if "connections of 127.0.0.66 are refused: 20" in text]) == 2
+
+
 @contextmanager
 def idle_sockets(address: str, count: int, first_bytes: Callable[[int], bytes]) -> Iterator[list[socket.socket]]:
     with ExitStack() as stack:
@@ -288,7 +311,7 @@ def test_idle_connections_that_eat_the_descriptors_do_not_stop_the_store(tmp_pat
     raise_descriptor_limit()
     rocketbox = str(Path(sys.executable).with_name("rocketbox"))
     limited = ["sh", "-c", 'ulimit -n 300; exec "$@"', "sh", rocketbox]
-    with BrokerProcess(tmp_path, command=limited) as broker:
+    with BrokerProcess(tmp_path, "--max-connections-per-address=10000", command=limited) as broker:
         send(broker.broker, "before")
         with idle_sockets(broker.broker, 400, lambda _: b""), idle_sockets(broker.name_server, 400, lambda _: b""):
             time.sleep(0.3)

@@ -67,6 +67,7 @@ async def test_the_settings_of_the_embedded_servers_reach_the_name_server(tmp_pa
         max_registered_topics=20,
         max_registered_brokers=1,
         max_connections=7,
+        max_connections_per_address=5,
         max_registered_entries=50,
         max_registered_entries_per_connection=40,
     ) as wire:
@@ -77,7 +78,7 @@ async def test_the_settings_of_the_embedded_servers_reach_the_name_server(tmp_pa
         assert answer.remark == "1 brokers are registered, which is the most here"
         names = wire.servers.name_server
         limits = names.routes.limits
-        assert (names.server.connection_limit, limits.max_topics) == (7, 20)
+        assert (names.server.connection_limit, names.server.address_limit, limits.max_topics) == (7, 5, 20)
         assert (limits.max_entries, limits.max_entries_per_connection) == (50, 40)
 
 

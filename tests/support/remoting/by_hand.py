@@ -39,9 +39,9 @@ class RecordingDriver:
 class Peer:
     """A connection to a server, from the other side."""
 
-    def __init__(self, server: RemotingServer, port: int) -> None:
+    def __init__(self, server: RemotingServer, port: int, host: str = "127.0.0.2") -> None:
         self.driver = RecordingDriver()
-        self.connection: Connection = server._opened(self.driver, ("127.0.0.1", 1), ("127.0.0.2", port))
+        self.connection: Connection = server._opened(self.driver, ("127.0.0.1", 1), (host, port))
 
     def send(self, data: bytes) -> None:
         self.connection.received(data)

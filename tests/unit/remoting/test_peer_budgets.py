@@ -12,6 +12,7 @@ from rocketbox.protocol.command import RemotingCommand, encode_command
 from rocketbox.remoting import descriptors
 from rocketbox.remoting.connection import Connection, RequestHandler
 from rocketbox.remoting.descriptors import connection_limit
+from rocketbox.remoting.network import MemoryNetwork
 from rocketbox.remoting.options import RemotingOptions
 from rocketbox.remoting.server import RemotingServer
 from tests.support.clocks import VirtualClock
@@ -54,6 +55,46 @@ async def test_connections_above_the_limit_are_closed_at_once(caplog: pytest.Log
     assert not Peer(server, 98).open, "its descriptor is still taken"
     peers[0].connection.lost("gone")
     assert Peer(server, 99).open, "a place that became free is taken again"
+
+
+async def test_one_address_has_no_more_connections_than_one_may_have(caplog: pytest.LogCaptureFixture) -> None:
+    server, _ = serve(RemotingOptions(max_connections=100, max_connections_per_address=3))
+    peers = [Peer(server, port, "10.0.0.66") for port in range(1, 21)]
+    others = [Peer(server, 1, f"10.0.0.{last}") for last in range(20)] + [Peer(server, port, "::1") for port in (1, 2)]
+    assert [peer.open for peer in peers] == [True] * 3 + [False] * 17
+    assert {peer.driver.state for peer in peers[3:]} == {"aborted"}
+    assert all(peer.open for peer in others)
+    assert (server.counters.connections_refused_of_one_address, server.counters.connections_refused) == (17, 0)
+    (told,) = caplog.messages
+    assert told == (
+        "connections of 10.0.0.66 are refused: 3 of it are open, the most of one address "
+        "(max-connections-per-address); told again when it had none meanwhile"
+    )
+    peers[0].connection.close("done")
+    assert not Peer(server, 98, "10.0.0.66").open, "its descriptor is still taken"
+    peers[0].connection.lost("gone")
+    peers[0] = Peer(server, 99, "10.0.0.66")
+    assert peers[0].open, "a place that became free is taken again"
+    assert not Peer(server, 100, "10.0.0.66").open
+    assert caplog.messages == [told], "told once"
+    for peer in (*peers[:3], *others):
+        peer.connection.lost("gone")
+    server._sweep_once(all_of_them=True)
+    assert (server._addresses._counts, server._addresses._told) == ({}, set()), "nothing is kept of who has left"
+    assert [Peer(server, port, "10.0.0.66").open for port in range(4)] == [True] * 3 + [False]
+    assert caplog.messages == [told, told]
+
+
+async def test_one_address_has_the_same_share_where_descriptors_bound_all_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rocketbox.remoting.server.raise_descriptor_limit", lambda: 4_096)
+    for most, limits in ((5_000, (1_792, 896)), (10_000, (1_792, 1_792)), (1, (1_792, 1))):
+        options = RemotingOptions(max_connections_per_address=most)
+        clock = VirtualClock()
+        server = RemotingServer({}, host="here", port=0, clock=clock, network=MemoryNetwork(), options=options)
+        async with server:
+            assert (server.connection_limit, server.address_limit) == limits
 
 
 def test_the_limit_leaves_descriptors_for_files() -> None:
