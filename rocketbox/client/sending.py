@@ -76,6 +76,7 @@ BUSY_CODES = frozenset(
         ResponseCode.SERVICE_NOT_AVAILABLE,
         ResponseCode.NO_PERMISSION,
         ResponseCode.GO_AWAY,
+        ResponseCode.FLOW_CONTROL,
     }
 )
 """Refusals that say something of the broker, not of one topic on it."""
@@ -557,7 +558,7 @@ class Sender:
         weak_is_final = not options.retry_another_broker_when_not_store_ok
         if tries.goes_on_after(lane, error, weak_is_final=weak_is_final) and not (for_good or tries.are_needless):
             others = not fixed and not lanes.brokers <= tries.tried
-            if pause := tries.pause(others=others):
+            if pause := tries.pause(clock.random, others=others):
                 await clock.sleep(pause)
                 tries.now = clock.monotonic()
             if tries.now < tries.deadline and not tries.are_needless:

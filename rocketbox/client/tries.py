@@ -13,11 +13,18 @@
 A try has its share of the time that is left: as many parts as there are tries and brokers to turn to, so that a silent
 broker leaves time for another one. Where there is no other, it has all.
 
+Before the same brokers are tried again there is a pause. Its bound grows from try to try, and chance draws it from the
+upper half of that, so that senders who were refused together do not come back together. The chances are those of
+the clock: one with a seed draws the same pauses again.
+
 Source: Apache RocketMQ 5.x ``DefaultMQProducerImpl.sendDefaultImpl``. Unlike there: the shares (Java's first try may
-take all the time), no end of tries while nothing was sent, and an error that tells of all of them.
+take all the time), the pauses (there are none), no end of tries while nothing was sent, another try after
+FLOW_CONTROL, and an error that tells of all of them.
 """
 
 from __future__ import annotations
+
+from random import Random
 
 from rocketbox.client.lanes import Lane
 from rocketbox.errors import (
@@ -45,12 +52,14 @@ RETRY_CODES = frozenset(
         ResponseCode.NO_BUYER_ID,
         ResponseCode.NOT_IN_CURRENT_UNIT,
         ResponseCode.GO_AWAY,
+        ResponseCode.FLOW_CONTROL,  # which Apache's brokers do not answer to sends, and brokers of some vendors do
     }
 )
 """Answers after which another try may fare better; all others are raised at once."""
 
-FIRST_PAUSE = 0.05  # seconds before the same brokers are tried again, doubled each time
+FIRST_PAUSE = 0.05  # seconds at most before the same brokers are tried again, doubled each time
 LONGEST_PAUSE = 0.25  # seconds; a broker that is back after a restart is found within that
+SHORTEST_PART = 0.5  # of a pause is kept at least, the rest is by chance
 
 
 class Tries:
@@ -105,11 +114,12 @@ class Tries:
         self.left -= 1
         return self.left >= 0
 
-    def pause(self, *, others: bool) -> float:
+    def pause(self, chances: Random, *, others: bool) -> float:
         """Seconds to wait before the next try: none where ``others`` were not tried yet."""
         if others:
             return 0.0
-        pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE)
+        pause = self._pause * chances.uniform(SHORTEST_PART, 1)
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
         self.tried.clear()
         return max(0.0, min(pause, self.deadline - self.now))
 

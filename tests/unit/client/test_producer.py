@@ -195,7 +195,7 @@ async def test_refusal_that_may_pass_is_tried_on_another_broker(code: int) -> No
         assert set(ids) <= {result.msg_id for result in results}, "a retry keeps the message's id"
 
 
-@pytest.mark.parametrize("code", [13, 26, 29, 215, 604])
+@pytest.mark.parametrize("code", [13, 26, 29, 604])
 async def test_refusal_for_good_is_raised_at_once(code: int) -> None:
     async with ScriptedCluster(VirtualClock()) as cluster:
         cluster.add_topic("T")

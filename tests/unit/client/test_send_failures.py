@@ -156,7 +156,10 @@ def test_a_loop_may_be_run_by_one_thread_after_the_other() -> None:
 # --- C37: a broker that refuses half ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE])
+REFUSALS = [ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLOW_CONTROL]
+
+
+@pytest.mark.parametrize("code", REFUSALS)
 @pytest.mark.parametrize("names", [("broker-a",), TWO])
 async def test_a_broker_that_refuses_half_gets_no_storm_of_retries(code: ResponseCode, names: tuple[str, ...]) -> None:
     """Half of the tries fail, so a message takes two on average, and more where the last of its tries fails as well."""
@@ -195,8 +198,69 @@ async def test_a_broker_that_refuses_half_gets_no_storm_of_retries(code: Respons
         assert outcomes["sent"] + outcomes[f"refused by {int(code)}"] == 400
         if len(names) == 1:  # nothing to turn to: there is a pause before each try, and a longer one each time
             pauses = [[later - sooner for sooner, later in pairwise(each)] for each in at.values()]
-            assert {round(each[0], 6) for each in pauses if each} == {0.05}
-            assert {round(each[1], 6) for each in pauses if len(each) > 1} == {0.1}
+            _check_spread({each[0] for each in pauses if each}, 0.05)
+            _check_spread({each[1] for each in pauses if len(each) > 1}, 0.1)
+
+
+def _check_spread(pauses: set[float], longest: float) -> None:
+    """They are spread over the longer half of the longest one, without a lump anywhere in it."""
+    assert len(pauses) > 50
+    ordered = sorted({longest / 2, *pauses, longest})
+    assert round(ordered[0], 9) == longest / 2
+    assert round(ordered[-1], 9) == longest
+    assert max(later - sooner for sooner, later in pairwise(ordered)) < longest / 8
+
+
+async def _times_of_tries(seed: int, code: int, *, timeout: float, retries: int) -> tuple[list[float], BrokerError]:
+    """When a broker that refuses all was asked, from the first time on, and what the send said in the end."""
+    clock = VirtualClock(seed)
+    async with ScriptedCluster(clock) as cluster:
+        cluster.add_topic("T")
+        asked: list[float] = []
+
+        def refuse(_: RemotingCommand) -> RemotingCommand:
+            asked.append(clock.now)
+            return RemotingCommand.response(code, "overloaded")
+
+        cluster.broker.on_send = refuse
+        refused: list[BrokerError] = []
+        async with producer_of(cluster, retry_times_when_send_failed=retries) as producer:
+
+            async def send() -> None:
+                with pytest.raises(BrokerError, match="overloaded") as caught:
+                    await producer.send(message(), timeout=timeout)
+                refused.append(caught.value)
+
+            await clock.run(send)
+    return [each - asked[0] for each in asked], refused[0]
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+async def test_the_error_at_the_end_tells_of_all_tries_of_an_overloaded_broker(code: ResponseCode) -> None:
+    asked, error = await _times_of_tries(1, code, timeout=3, retries=4)
+    assert error.code == code
+    assert len(asked) == 5
+    (story,) = error.__notes__
+    assert "5 tries: broker-a" in story
+    assert story.endswith(f"answered code {code:d}: overloaded (5 times)")
+
+
+async def test_the_pauses_between_tries_grow_to_a_bound_and_end_with_the_time_of_the_send() -> None:
+    asked, error = await _times_of_tries(1, ResponseCode.SYSTEM_BUSY, timeout=2, retries=1000)
+    assert error.code == ResponseCode.SYSTEM_BUSY
+    pauses = [later - sooner for sooner, later in pairwise(asked)]
+    for pause, longest in zip(pauses, [0.05, 0.1, 0.2, *[0.25] * len(pauses)], strict=False):
+        assert longest / 2 <= round(pause, 9) <= longest
+    assert 2 - 0.25 <= asked[-1] < 2
+    assert f"{len(asked)} tries" in error.__notes__[0]
+
+
+async def test_two_clients_pause_differently_and_one_with_the_same_seed_as_before() -> None:
+    first, again, other = [
+        (await _times_of_tries(seed, ResponseCode.SYSTEM_BUSY, timeout=2, retries=5))[0] for seed in (1, 1, 2)
+    ]
+    assert first == again
+    assert all(one != another for one, another in zip(first[1:], other[1:], strict=True))
 
 
 class FailsSecond:
