@@ -68,8 +68,8 @@ class Pace:
         async with self._turn:
             while True:
                 await self._settle()
-                due = self.clock.next_timer()
-                if due is None or due > end:
+                due = self.clock.next_timer(end)
+                if due is None:
                     break
                 self.clock.move_to(due)
             self.clock.move_to(end)
@@ -83,8 +83,8 @@ class Pace:
                 await self._settle(done)
                 if done():
                     break
-                due = self.clock.next_timer()
-                if due is None or due > end:
+                due = self.clock.next_timer(end)
+                if due is None:
                     return False
                 self.clock.move_to(due)
         return True

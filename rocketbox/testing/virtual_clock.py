@@ -11,6 +11,7 @@ import itertools
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import inf
 
 import anyio
 import anyio.lowlevel
@@ -20,6 +21,7 @@ from rocketbox.clock import chances_of
 __all__ = ["VirtualClock"]
 
 BEGIN = 1_000.0  # seconds on the monotonic clock: a time of 0 might be taken for "never"
+SAME_TIME = 1e-6  # seconds: 0.1 and 1.237 after each other are 1.3370000000000002, and whoever waits for 1.337 sees it
 MOST_DEAD = 1_000  # timers that nobody waits for, before the heap is made anew without them
 
 
@@ -106,13 +108,16 @@ class VirtualClock:
         heapq.heappush(self._timers, (when, next(self._order), timer))
         return timer
 
-    def next_timer(self) -> float | None:
-        """When the next thing is due, on the monotonic clock; None: nobody waits for any time."""
+    def next_timer(self, until: float = inf) -> float | None:
+        """When the next thing is due, on the monotonic clock; None: nobody waits for any time up to ``until``.
+
+        Sums of seconds are not exact, so what is due at the same time but for that is due by ``until``.
+        """
         timers = self._timers
         while timers and timers[0][2].call is None:
             heapq.heappop(timers)
             self._dead -= 1
-        return timers[0][0] if timers else None
+        return timers[0][0] if timers and timers[0][0] <= until + SAME_TIME else None
 
     def move_to(self, when: float) -> None:
         """Make it ``when``, which is not behind the next timer, and call what is due."""

@@ -65,10 +65,10 @@ class VirtualClock(virtual_clock.VirtualClock):
         """Move the time by so much; what is due on the way runs at its own time."""
         end = self._now + seconds
         await self._settle()
-        while (due := self.next_timer()) is not None and due <= end:
+        while (due := self.next_timer(end)) is not None:
             self.move_to(due)
             await self._settle()
-        self._now = end
+        self.move_to(end)
         await self._settle()
 
     async def run(self, function: Callable[[], Awaitable[None]]) -> None:

@@ -325,6 +325,28 @@ async def test_a_restart_delivers_once_and_keeps_what_was_recalled() -> None:
         assert (run.timers.recalled, run.timers.delivered) == (1, 2)
 
 
+@pytest.mark.parametrize("delay_ms", [1300, 1337])
+@pytest.mark.parametrize("restarts_ms", [[100], [400], [100, 100, 299], [1200, 1]])
+async def test_what_is_parked_over_restarts_comes_at_its_millisecond(delay_ms: int, restarts_ms: list[int]) -> None:
+    storage, clock = MemoryStorage(), Clock()
+    passed_ms = 0
+    async with bench(storage, clock=clock) as run:
+        await run.after(b"m", delay_ms)
+    for milliseconds in restarts_ms:
+        async with bench(storage, clock=clock) as run:
+            await run.until(lambda run=run: run.clock.waiting > 0)  # type: ignore[misc]
+            await clock.advance(milliseconds / 1000)
+            passed_ms += milliseconds
+    async with bench(storage, clock=clock) as run:
+        await run.until(lambda: clock.waiting > 0)
+        await clock.advance((delay_ms - 1 - passed_ms) / 1000)
+        assert run.delivered() == []
+        await clock.advance(0.001)
+        await run.come(b"m")
+        await run.until(lambda: run.timers.waiting == 0)
+        assert (run.timers.delivered, run.delivered()) == (1, [b"m"])
+
+
 async def test_a_crash_loses_nothing_and_repeats_only_what_came_since_the_last_copy() -> None:
     storage, clock = MemoryStorage(), Clock()
     async with bench(storage, clock=clock) as run:
