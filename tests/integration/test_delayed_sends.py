@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -248,3 +249,52 @@ async def test_a_killed_broker_delivers_what_waited_and_brings_nothing_back_that
         async with Producer("desk", name_server=broker.name_server) as producer, received(producer) as found:
             assert sorted(await found.bodies(30)) == sorted([b"past"] * 20 + [b"later %d" % n for n in range(10, 20)])
             assert all(found.at(b"later %d" % number) >= at for number in range(10, 20))
+
+
+class Standstills:
+    """How long, in all, this machine has let nobody have a turn: what that makes late is no fault of a broker."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    async def watch(self) -> None:
+        while True:
+            before = anyio.current_time()
+            await anyio.sleep(0.02)
+            if (late := anyio.current_time() - before - 0.02) > 0.05:
+                self.seconds += late
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_what_waited_in_a_killed_broker_comes_once_and_at_its_time_or_as_soon_as_the_broker_is_back(
+    tmp_path: Path,
+) -> None:
+    """Row C47: nothing was delivered before the kill, so nothing may come twice."""
+    still = Standstills()
+    due: dict[bytes, datetime] = {}
+    with BrokerProcess(tmp_path) as broker:
+        async with Producer("desk", name_server=broker.name_server) as producer:
+            begun = datetime.now(UTC)
+            for number in range(60):
+                due[b"%d" % number] = begun + timedelta(milliseconds=2000 + 60 * number)
+            await producer.send_many([Message("t", body, deliver_at=at) for body, at in due.items()])
+            await producer.send(Message("t", b"last", deliver_at=max(due.values()) + timedelta(seconds=0.5)))
+            broker.kill()
+    await anyio.sleep((begun - datetime.now(UTC)).total_seconds() + 2.2)
+    with BrokerProcess(tmp_path) as broker:
+        ready = datetime.now(UTC)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(still.watch)
+            async with Producer("desk", name_server=broker.name_server) as producer, received(producer) as found:
+                with anyio.fail_after(PATIENCE):
+                    while not any(message.body == b"last" for _, message in found.messages):
+                        await anyio.sleep(0.01)
+            tasks.cancel_scope.cancel()
+    assert Counter(message.body for _, message in found.messages) == {**dict.fromkeys(due, 1), b"last": 1}
+    stored = {
+        message.body: datetime.fromtimestamp(message.store_timestamp_ms / 1000, UTC) for _, message in found.messages
+    }
+    assert any(at < ready for at in due.values()), "some were due while it was down"
+    for body, at in due.items():
+        assert at - timedelta(milliseconds=1) < stored[body], f"{body!r} came before its time"
+        assert stored[body] <= max(at, ready) + timedelta(seconds=1 + still.seconds), f"{body!r} came late"

@@ -28,6 +28,7 @@ from rocketbox.protocol.codes import SerializeType
 from rocketbox.remoting.options import RemotingOptions
 from tests.support.broker.broker_process import BrokerProcess
 from tests.support.loops import anyio_backend as anyio_backend
+from tests.support.process_lines import running_module
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -363,3 +364,48 @@ async def test_the_request_of_a_replier_that_is_gone_is_answered_by_the_one_who_
                 while not replies:
                     await anyio.sleep(0.01)
         assert replies == [b"xx"]
+
+
+async def test_the_request_of_a_replier_that_was_killed_ends_at_its_time_and_comes_to_the_next_one(
+    tmp_path: Path,
+) -> None:
+    """Row C46: SIGKILL in the middle of a request. Its asker hears nothing, and waits for its own time alone."""
+    came: list[bytes] = []
+    async with servers(tmp_path) as cluster, Producer("asker", name_server=cluster.name_server_address) as asker:
+        await asker.send(Message("quotes", b"makes the topic"))
+        waiting, seconds = asker.instance.waiting_requests, 2.0
+        arguments = (cluster.name_server_address, "desk", "quotes", "first")
+        with running_module("tests.support.client.consumer_process", *arguments) as replier:
+            with anyio.fail_after(PATIENCE):
+                await replier.until("ready")
+
+            async def kill_in_the_middle() -> None:
+                await replier.until("begun x")
+                replier.kill()
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(kill_in_the_middle)
+                began = anyio.current_time()
+                with pytest.raises(ReplyTimeoutError, match=rf"got no reply within {seconds:g} s") as caught:
+                    await asker.request(Message("quotes", b"x"), timeout=seconds)
+                assert seconds <= anyio.current_time() - began
+        assert caught.value.topic == "quotes"
+        assert (len(waiting), waiting.late) == (0, 0)
+        assert all(link.requests_in_flight == 0 for link in asker.instance.remoting._connections.values())
+
+        async with desk(cluster) as next_one:
+
+            async def answer(messages: list[MessageExt]) -> None:
+                for message in messages:
+                    came.append(message.body)
+                    if "REPLY_TO_CLIENT" in message.properties:
+                        await next_one.reply(message, b"too late")
+
+            await next_one.subscribe("quotes", "*", answer)
+            with anyio.fail_after(PATIENCE):
+                while waiting.late < 1:
+                    await anyio.sleep(0.01)
+            reply = await asker.request(Message("quotes", b"y"), timeout=PATIENCE)
+        assert reply.body == b"too late", "for the first request, and in time for this one"
+        assert sorted(came) == [b"makes the topic"] * 2 + [b"x", b"y"]
+        assert (len(waiting), waiting.late) == (0, 1)

@@ -25,6 +25,7 @@ from rocketbox.errors import ClientError, ClientStateError, InvalidMessageError,
 from rocketbox.message import Compression, LocalTransactionState, Message, MessageExt, SendResult
 from rocketbox.protocol.codes import TRANS_HALF_TOPIC
 from tests.support.broker.wire import Wire, embedded
+from tests.support.process_lines import running_module
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -192,6 +193,31 @@ async def test_another_producer_of_the_group_is_asked_when_the_first_one_is_gone
             book.states[transaction.transaction_id] = COMMIT
         async with payers(wire, transaction_checker=book.check):  # it sends nothing
             await until_read(wire, b"paid")
+
+
+async def test_what_a_killed_process_had_begun_the_next_producer_decides_by_what_its_work_has_written(
+    tmp_path: Path,
+) -> None:
+    """Row C45: SIGKILL between half and end, without a goodbye to the broker. Three works were done, two were not."""
+    book, asked = tmp_path / "book", set[bytes]()
+
+    async def look(message: MessageExt) -> LocalTransactionState:
+        asked.add(message.body)
+        return COMMIT if message.transaction_id in book.read_text().split() else ROLLBACK
+
+    async with broker(tmp_path / "store", **PATIENT) as wire:
+        address = wire.servers.name_server_address
+        arguments = (address, "payers", "orders", str(book), *(f"order {number}" for number in range(5)))
+        with running_module("tests.support.client.producer_process", *arguments) as process:
+            with anyio.fail_after(PATIENCE):
+                await process.until("begun")
+            process.kill()
+        assert len(wire.servers.broker.halves) == 5
+        async with payers(wire, transaction_checker=look):  # it sends nothing
+            await until_ended(wire)
+            assert sorted(await bodies(wire)) == [b"order 0", b"order 2", b"order 4"]
+            assert asked == {b"order %d" % number for number in range(5)}
+        assert await wire.messages("TRANS_CHECK_MAX_TIME_TOPIC") == []
 
 
 async def test_a_checker_that_raises_commits_nothing_and_is_asked_again(
