@@ -546,7 +546,7 @@ class MQClientInstance:
         for address in before - now:
             _log.info("broker %s is in no route any more", address)
             self._heartbeats.forget(address)
-            self.remoting.close_connection(address)
+            self.remoting.let_go(address)  # cut, a send that is under way would be stored by another broker as well
         if self.running:
             self._heartbeats.request(sorted(now - before))
 

@@ -123,7 +123,7 @@ class RemotingClient:
             closed=self._connection_closed,
         )
         self._connections: dict[str, Connection] = {}  # in use
-        self._others: set[Connection] = set()  # told to go away, or closed and not yet gone
+        self._others: set[Connection] = set()  # used no more, or closed and not yet gone
         self._connecting: dict[str, _PendingConnect] = {}
         self._started = False
         self.home = HomeLoop()
@@ -254,6 +254,12 @@ class RemotingClient:
     def connection_to(self, address: str) -> object | None:
         """What requests to an address go over now, for comparing: it is another one after each connect."""
         return self._connections.get(address)
+
+    def let_go(self, address: str) -> None:
+        """Use the connection to address no more, if there is one: it is closed as soon as it awaits no answer."""
+        connection = self._connections.get(address)
+        if connection is not None:
+            self.leave(address, connection)
 
     def leave(self, address: str, old: Connection) -> None:
         """Use a connection no more that was told to go away; what it still awaits may still arrive there."""
@@ -484,7 +490,7 @@ class RemotingClient:
                 if connection.gone:
                     self._others.discard(connection)
                 elif not connection.closed and not connection.requests_in_flight and not self._connecting:
-                    connection.close("the server asked to go away")
+                    connection.close("it was not used any more")
             if self._others:
                 due = min(due, now + IDLE_SWEEP_INTERVAL)
             for address, pending in self._connecting.items():

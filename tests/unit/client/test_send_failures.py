@@ -153,6 +153,48 @@ def test_a_loop_may_be_run_by_one_thread_after_the_other() -> None:
         instance.check_running()
 
 
+# --- brokers that leave ---------------------------------------------------------------------------------------------
+
+
+async def test_a_send_that_is_under_way_to_a_broker_that_leaves_the_routes_is_answered_there_and_not_sent_twice() -> (
+    None
+):
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, TWO) as cluster:
+        leaving, staying = cluster.brokers.values()
+        cluster.add_topic("T", brokers=[leaving.name])
+        stored = anyio.Event()
+
+        async def store_when_told(request: RemotingCommand) -> RemotingCommand:
+            await stored.wait()
+            return leaving.store(request)
+
+        async with producer_of(cluster) as producer, anyio.create_task_group() as tasks:
+            instance = producer.instance
+            await producer.send(message(b"first"))
+            (connection,) = [each for each in connections_of(producer) if each.remote_address == leaving.address]
+            leaving.on_send = store_when_told
+            results: list[SendResult] = []
+
+            async def send() -> None:
+                results.append(await producer.send(message(b"under way")))
+
+            tasks.start_soon(send)
+            await until(lambda: len(leaving.sends) == 2)
+            cluster.add_topic("T", brokers=[staying.name])
+            await instance.route("T", refresh=True)
+            assert not instance.remoting.connected(leaving.address)
+            assert (await producer.send(message(b"last"))).queue.broker_name == staying.name
+            stored.set()
+            await until(lambda: bool(results))
+            assert results[0].queue.broker_name == leaving.name
+            assert [request.body for request in leaving.sends] == [b"first", b"under way"]
+            assert [request.body for request in staying.sends] == [b"last"]
+            await clock.advance(1)
+            assert connection.closed
+            assert leftovers(producer) == {}
+
+
 # --- C37: a broker that refuses half ---------------------------------------------------------------------------------
 
 
