@@ -28,6 +28,7 @@ __all__ = [
     "SMALL_HEAP",
     "VERSIONS",
     "ApacheServers",
+    "apache_broker",
     "apache_servers",
     "class_path",
     "home",
@@ -231,6 +232,7 @@ def apache_servers(
     prefix: Sequence[str] = (),
     java_options: Sequence[str] = (),
     keeps_store: bool = True,
+    host: str = "127.0.0.1",
     **broker_settings: object,
 ) -> Iterator[ApacheServers]:
     """Apache's name server and broker of a version, with their files below ``folder`` (the store in ``store``).
@@ -240,8 +242,8 @@ def apache_servers(
     are killed, for a broker takes ten seconds and more to stop.
     """
     stop = signal.SIGTERM if keeps_store else signal.SIGKILL
-    name_server_port, broker_port = _free_port_block(), _free_port_block()
-    name_server = f"127.0.0.1:{name_server_port}"
+    name_server_port = _free_port_block()
+    name_server = f"{_in_address(host)}:{name_server_port}"
     with (
         _server(
             folder,
@@ -250,46 +252,74 @@ def apache_servers(
             "org.apache.rocketmq.namesrv.NamesrvStartup",
             {
                 "listenPort": name_server_port,
-                "bindAddress": "127.0.0.1",
+                "bindAddress": host,
                 "kvConfigPath": folder / "kv.json",
                 "configStorePath": folder / "namesrv.properties",
             },
             ["-Xms64m", "-Xmx256m", *QUICK_START, *java_options],
             stop=stop,
         ),
-        _server(
-            folder,
-            "broker",
-            version,
-            "org.apache.rocketmq.broker.BrokerStartup",
-            {
-                "brokerClusterName": "DefaultCluster",
-                "brokerName": "broker-a",
-                "brokerId": 0,
-                "namesrvAddr": name_server,
-                "brokerIP1": "127.0.0.1",
-                "brokerIP2": "127.0.0.1",
-                "bindAddress": "127.0.0.1",
-                "listenPort": broker_port,
-                "storePathRootDir": folder / "store",
-                "storePathCommitLog": folder / "store" / "commitlog",
-                "autoCreateTopicEnable": "true",
-                "autoCreateSubscriptionGroup": "true",
-                "enablePropertyFilter": "true",
-                "diskMaxUsedSpaceRatio": 95,
-                **broker_settings,
-            },
-            [*heap, *java_options],
-            prefix,
-            stop=stop,
-        ) as process,
-    ):
-        servers = ApacheServers(name_server, f"127.0.0.1:{broker_port}", folder, version, process, java_options)
+        apache_broker(
+            folder, name_server, version, heap=heap, prefix=prefix, java_options=java_options, keeps_store=keeps_store,
+            host=host, **broker_settings,
+        ) as servers,
+    ):  # fmt: skip
+        yield servers
+
+
+@contextmanager
+def apache_broker(
+    folder: Path,
+    name_server: str,
+    version: str = NEWEST,
+    *,
+    heap: Sequence[str] = SMALL_HEAP,
+    prefix: Sequence[str] = (),
+    java_options: Sequence[str] = (),
+    keeps_store: bool = True,
+    host: str = "127.0.0.1",
+    **broker_settings: object,
+) -> Iterator[ApacheServers]:
+    """A broker that registers with a name server that runs: a further one needs a folder and a ``brokerName``."""
+    broker_port = _free_port_block()
+    with _server(
+        folder,
+        "broker",
+        version,
+        "org.apache.rocketmq.broker.BrokerStartup",
+        {
+            "brokerClusterName": "DefaultCluster",
+            "brokerName": "broker-a",
+            "brokerId": 0,
+            "namesrvAddr": name_server,
+            "brokerIP1": _in_address(host),
+            "brokerIP2": _in_address(host),
+            "bindAddress": host,
+            "listenPort": broker_port,
+            "storePathRootDir": folder / "store",
+            "storePathCommitLog": folder / "store" / "commitlog",
+            "autoCreateTopicEnable": "true",
+            "autoCreateSubscriptionGroup": "true",
+            "enablePropertyFilter": "true",
+            "diskMaxUsedSpaceRatio": 95,
+            **broker_settings,
+        },
+        [*heap, *java_options],
+        prefix,
+        stop=signal.SIGTERM if keeps_store else signal.SIGKILL,
+    ) as process:
+        address = f"{_in_address(host)}:{broker_port}"
+        servers = ApacheServers(name_server, address, folder, version, process, java_options)
         deadline = time.monotonic() + START_SECONDS
         while not _is_routed(servers):  # a moment after the start
             if time.monotonic() > deadline:
                 raise RuntimeError(f"Apache's broker did not register:\n{servers.admin('clusterList')}")
         yield servers
+
+
+def _in_address(host: str) -> str:
+    """The host as it stands before a port."""
+    return f"[{host}]" if ":" in host else host
 
 
 def _is_routed(servers: ApacheServers) -> bool:

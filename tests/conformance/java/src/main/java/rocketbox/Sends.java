@@ -25,7 +25,8 @@ import org.apache.rocketmq.common.message.Message;
  * recall TOPIC HANDLE
  * </pre>
  *
- * {@code large} repeats its body up to so many bytes. Answers each line with one: {@code sent MSG_ID QUEUE_ID
+ * NAME_SERVER {@code -}: the system's properties tell which there are. {@code large} repeats its body up to so many
+ * bytes. Answers each line with one: {@code sent MSG_ID QUEUE_ID
  * QUEUE_OFFSET HANDLE} (words that are not there are {@code -}; of a batch the ids of all its messages, with commas),
  * {@code recalled MSG_ID}, or {@code refused CODE}. Prints {@code started} first; ends when its input does. Times of
  * delivery and recalls are called by name: the client of 4.9.7 has neither.
@@ -36,7 +37,9 @@ public final class Sends {
 
     public static void main(String[] arguments) throws Exception {
         producer = new DefaultMQProducer(arguments[1]);
-        producer.setNamesrvAddr(arguments[0]);
+        if (!arguments[0].equals("-")) {
+            producer.setNamesrvAddr(arguments[0]);
+        }
         producer.setSendMsgTimeout(12_000);
         producer.start();
         say("started");
