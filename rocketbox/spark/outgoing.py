@@ -25,7 +25,7 @@ from rocketbox.spark.json_values import (
     plain_form,
     struct_names,
 )
-from rocketbox.spark.write_options import WriteOptions
+from rocketbox.spark.write_options import WriteOptions, wrong_level
 
 __all__ = ["DEDUP_KEY", "OutgoingPlan", "RowError", "digest_of"]
 
@@ -188,11 +188,11 @@ class OutgoingPlan:
                         raise ValueError(f"its {part} cannot be sent: {values[row]}")
                 if topics[row] is None:
                     raise ValueError("its topic is null")
+                if (level := levels[row] or 0) and (why := wrong_level(level)) is not None:
+                    raise ValueError(f"its delay_level is {level}; {why}")
                 keys = self._keys(all_keys[row])
                 properties = self._properties(all_properties[row])
-                message = Message(
-                    topics[row], body, tags[row], keys, properties, hash_keys[row], levels[row] or 0
-                )  # fmt: skip
+                message = Message(topics[row], body, tags[row], keys, properties, hash_keys[row], level)
                 if self._format is not None:
                     properties[CONTENT_TYPE] = self._format.content_type
                 properties[DEDUP_KEY] = key_of(row, digest_of(message))

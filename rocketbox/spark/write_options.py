@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rocketbox.client.checks import check_group, check_topic, message_properties
+from rocketbox.errors import ClientError
+from rocketbox.message import DELAY_LEVEL_SECONDS, Message
+from rocketbox.protocol.namespaces import Namespace
 from rocketbox.spark.body_formats import WRITE_FORMAT_OPTIONS, body_format_of
 from rocketbox.spark.option_values import OptionTable, SourceOption
 from rocketbox.spark.servers import KEYS_ARE_NO_OPTIONS, SERVER_OPTIONS, servers_of
 
-__all__ = ["WRITE_OPTIONS", "WriteOptions"]
+__all__ = ["WRITE_OPTIONS", "WriteOptions", "wrong_level"]
 
 SEND_TIMEOUT = 3.0  # seconds; the producer's own
 IN_FLIGHT, BYTES_IN_FLIGHT = 1000, 8 * 1024 * 1024
+LEVELS = len(DELAY_LEVEL_SECONDS)
 
 WRITE_OPTIONS = (
     *SERVER_OPTIONS,
@@ -26,7 +31,9 @@ WRITE_OPTIONS = (
     ),
     SourceOption("tag", "The tag of all rows, instead of a column `tag`."),
     SourceOption("hashKey", "The hash key of all rows, which picks their queue, instead of a column `hash_key`."),
-    SourceOption("delayLevel", "The delay level of all rows, from 1 on, instead of a column `delay_level`."),
+    SourceOption(
+        "delayLevel", "The delay level of all rows, from 1 (1 s) to 18 (2 h), instead of a column `delay_level`."
+    ),
     SourceOption(
         "jsonColumns",
         "Columns that become the fields of a JSON body, with commas, such as `number, item`; `*`: all that are no part "
@@ -121,3 +128,38 @@ class WriteOptions:
                     f"option {given[0]} does not go together with deadLettersOf: a dead letter goes to the "
                     "dead-letter topic of the group, as the message that it was"
                 )
+        self._check_values()
+
+    def _check_values(self) -> None:
+        """What would fail each row, before there is one."""
+        namespace = Namespace(self.servers.namespace or "")
+        option = ""
+        try:
+            if self.delay_level and (why := wrong_level(self.delay_level)) is not None:
+                raise ValueError(f"option delayLevel is {self.delay_level}; {why}")
+            option = "producerGroup"
+            check_group(self.producer_group, "producer", namespace)
+            if self.topic is not None:
+                option = "topic"
+                check_topic(self.topic, namespace)
+            if self.dead_letters_of is not None:
+                option = "deadLettersOf"
+                check_group(self.dead_letters_of, "consumer", namespace)
+            topic = self.topic or "the topic of its row"
+            for option, message in (
+                ("tag", Message(topic, b"", tag=self.tag)),
+                ("hashKey", Message(topic, b"", hash_key=self.hash_key)),
+            ):
+                message_properties(message, "")
+        except ClientError as error:
+            raise ValueError(f"option {option}: {error}") from None
+
+
+def wrong_level(level: int) -> str | None:
+    """What is wrong with the delay level of a message; None: nothing.
+
+    Brokers take one that they do not have for their longest, without a word.
+    """
+    if 0 <= level <= LEVELS:
+        return None
+    return f"RocketMQ has the levels 1 (1 s) to {LEVELS} (2 h); leave it out for a message that is not delayed"

@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anyio
+import anyio.to_thread
 import pytest
 
 pytest.importorskip("pyspark")
@@ -18,13 +20,14 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from rocketbox.client import Admin
+from rocketbox.client import Admin, PushConsumer
 from rocketbox.message import MessageExt
 from rocketbox.spark.outgoing import DEDUP_KEY
 from rocketbox.spark.servers import Servers
-from rocketbox.spark.session import create_session
+from rocketbox.spark.session import create_session, make_active
 from rocketbox.spark.worker_client import ClientThread
 from rocketbox.spark.writing import WriteError, plan_write
+from tests.support.client.consuming import Seen
 from tests.support.spark.broker_beside_process import broker_beside
 from tests.support.spark.topics import Broker, rows_of, wait_for
 
@@ -106,19 +109,58 @@ def test_rows_of_one_hash_key_keep_their_order_in_one_queue(spark: SparkSession,
         assert len(offsets) == 40
 
 
+@pytest.mark.anyio
+async def test_rows_come_to_consumers_as_late_as_their_level_says_each_by_its_own_or_all_by_the_option(
+    spark: SparkSession, broker: Broker, topic: str
+) -> None:
+    own, all_of_them = f"{topic}_own", f"{topic}_all"
+    rows = ("elt(id + 1, 'null', 'none', 'late') AS body", "IF(id = 0, NULL, CAST(id - 1 AS INT)) AS delay_level")
+
+    def send() -> None:
+        make_active(spark)  # in this thread
+        write(spark.range(0, 3, 1, 1).selectExpr(*rows), broker, topic=own)
+        write(spark.range(0, 2, 1, 1).selectExpr("concat('all ', id) AS body"), broker, topic=all_of_them, delayLevel=1)
+
+    for each in (own, all_of_them):
+        await anyio.to_thread.run_sync(broker.set_queues, each, 2)
+    seen = Seen()
+    async with PushConsumer("late", name_server=broker.name_server) as consumer:
+        for each in (own, all_of_them):
+            await consumer.subscribe(each, "*", seen)
+        await anyio.to_thread.run_sync(send)
+        await seen.all_of([b"null", b"none", b"late", b"all 0", b"all 1"])
+    plain, late, told = [b"none", b"null"], [b"all 0", b"all 1", b"late"], seen.messages
+    assert sorted(seen.bodies) == sorted(plain + late)
+    assert {message.body for message in told if message.topic == all_of_them} == {b"all 0", b"all 1"}
+    assert sorted(message.body for message in told if "REAL_TOPIC" in message.properties) == late
+    waits = [
+        message.store_timestamp_ms - message.born_timestamp_ms  # it comes into its topic when it is due
+        for message in told if message.body in late
+    ]  # fmt: skip
+    assert all(1000 <= wait < 60_000 for wait in waits), waits
+
+
 @pytest.mark.parametrize(
     ("mode", "columns", "options", "text"),
     [
         ("overwrite", "'b' AS body", {}, "a topic can only be appended to"),
         ("append", "id", {}, "column 'id' is no part of a message"),
         ("append", "'b' AS body", {"acks": "all"}, "has no option 'acks'"),
+        ("append", "'b' AS body", {"delayLevel": "99"}, "option delayLevel is 99; RocketMQ has the levels 1"),
+        ("append", "'b' AS body", {"producerGroup": " "}, "option producerGroup is blank; leave it out"),
+        ("append", "'b' AS body", {"tag": "a|b"}, r"option tag: tag 'a\|b' holds '\|', which separates tags"),
     ],
 )
 def test_a_wrong_write_is_refused_before_a_row_is_sent(
     spark: SparkSession, broker: Broker, topic: str, mode: str, columns: str, options: dict[str, str], text: str
 ) -> None:
+    broker.set_queues(topic, 2)
+    never = f.udf(lambda _: 1 // 0, "string")  # no row is made: Spark plans the write only
+    frame = spark.range(3).selectExpr(columns)
+    frame = frame.select(*(never(f.col(name)).alias(name) for name in frame.columns))
     with pytest.raises(PySparkException, match=text):
-        write(spark.range(3).selectExpr(columns), broker, mode, topic=topic, **options)
+        write(frame, broker, mode, topic=topic, **options)
+    assert set(broker.ends(topic).values()) == {0}
 
 
 def test_the_mode_must_be_said(spark: SparkSession, broker: Broker, topic: str) -> None:

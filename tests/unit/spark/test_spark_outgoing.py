@@ -164,6 +164,21 @@ def test_a_row_that_cannot_be_a_message_is_named_and_the_others_are_not_touched(
     assert [*copied[0].properties] == [DEDUP_KEY]
 
 
+@pytest.mark.parametrize("level", [-1, 19, 99])
+def test_a_delay_level_that_there_is_none_of_is_a_wrong_row_and_the_others_are_not(level: int) -> None:
+    """Brokers would take it for their longest, or for none."""
+    rows: list[dict[str, Any]] = [{"body": "b", "delay_level": each} for each in (18, level, 0, None, 1)]
+    found = outcome(struct(body=TEXT, delay_level=NUMBER), rows, topic="t")
+    wrong = found.pop(1)
+    assert isinstance(wrong, RowError)
+    assert (wrong.row, str(wrong)) == (
+        1,
+        f"its delay_level is {level}; RocketMQ has the levels 1 (1 s) to 18 (2 h); leave it out for a message that is "
+        "not delayed",
+    )
+    assert [each.delay_level for each in found if isinstance(each, Message)] == [18, 0, 0, 1]
+
+
 def test_a_number_without_json_is_a_wrong_row() -> None:
     schema = struct(x=t.DoubleType())
     wrong, right = outcome(schema, [{"x": float("nan")}, {"x": 1.5}], topic="t", jsonColumns="x")
