@@ -99,14 +99,33 @@ def _modules_beside(home: str) -> Iterator[ModuleType]:
     file = _file_of(top)
     if top is None or file is None or _is_foreign(file):
         return
-    folder = os.path.dirname(os.path.dirname(file) if hasattr(top, "__path__") else file)
-    for other in list(sys.modules.values()):
-        place = getattr(other, "__file__", None)  # of hundreds; what each further call here takes, all of them take
-        if isinstance(place, str) and not place.startswith(folder):
-            continue
-        place = _file_of(other)
-        if place is not None and _is_below(place, folder) and not _is_foreign(place) and not _is_ours(other.__name__):
+    for name in _names_below(os.path.dirname(os.path.dirname(file) if hasattr(top, "__path__") else file)):
+        if (other := sys.modules.get(name)) is not None:
             yield other
+
+
+_looked_at: tuple[str, tuple[int, ...], tuple[str, ...]] = ("", (), ())  # a folder, what was loaded, what of it is below
+
+
+def _names_below(folder: str) -> tuple[str, ...]:
+    """The modules that are loaded from a folder and below, by name, but for libraries and rocketbox's own.
+
+    Tests start one service many times: what has not changed since the last look is not looked at again.
+    """
+    global _looked_at
+    loaded = list(sys.modules.items())
+    now = tuple(id(module) for _, module in loaded)
+    if _looked_at[:2] != (folder, now):
+        _looked_at = folder, now, tuple(name for name, module in loaded if _is_meant(name, module, folder))
+    return _looked_at[2]
+
+
+def _is_meant(name: str, module: ModuleType, folder: str) -> bool:
+    place = getattr(module, "__file__", None)  # of hundreds; what each further call here takes, all of them take
+    if isinstance(place, str) and not place.startswith(folder):
+        return False
+    place = _file_of(module)
+    return place is not None and _is_below(place, folder) and not _is_foreign(place) and not _is_ours(name)
 
 
 def _file_of(module: ModuleType | None) -> str | None:
