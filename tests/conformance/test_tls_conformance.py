@@ -13,12 +13,13 @@ import pytest
 from rocketbox.client import ClientOptions, ConsumerOptions, Producer, ProducerOptions, PushConsumer, TlsOptions
 from rocketbox.errors import Reject, RemotingError, RetryLater, RocketBoxError
 from rocketbox.message import ConsumeFromWhere, ConsumeMode, Message, MessageExt
-from tests.conformance.apache import EACH_BUT_NEWEST_BETWEEN, EACH_BUT_OLDEST_BETWEEN, EACH_VERSION, apache_servers
+from tests.conformance.apache import EACH_BUT_NEWEST_BETWEEN, EACH_VERSION, apache_servers
 from tests.conformance.java_exchange import exchange
 from tests.conformance.java_load import JavaLoads
 from tests.conformance.java_member import JavaMember
 from tests.conformance.secured import TlsFiles
 from tests.support.broker.broker_process import BrokerProcess
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.apache, pytest.mark.smoke, pytest.mark.anyio]
 
@@ -95,15 +96,40 @@ async def test_messages_are_sent_consumed_retried_and_dead_lettered(
         assert dead.bodies == [b"reject"]
 
 
-async def test_orderly_messages_keep_their_order(name_server: str, files: TlsFiles, topic: str) -> None:
-    client = files.client_options
+async def test_orderly_messages_keep_their_order_over_retries_and_a_dead_letter(
+    name_server: str, files: TlsFiles, topic: str
+) -> None:
+    client, group = files.client_options, f"g-{topic}"
+    seen: list[tuple[bytes, int]] = []
+
+    async def handle(batch: list[MessageExt]) -> None:
+        for message in batch:
+            seen.append((message.body, message.reconsume_times))
+            if message.body == b"20" or seen[-1] == (b"10", 0):
+                raise ValueError("its queue waits for it")
+
+    options = ConsumerOptions(
+        consume_mode=ConsumeMode.ORDERLY,
+        consume_from_where=FIRST,
+        max_reconsume_times=1,
+        suspend_current_queue_time=0.1,
+    )
     sent = [b"%d" % number for number in range(30)]
-    async with Producer("p", name_server=name_server, client_options=client, options=SEND) as producer:
+    async with (
+        Producer("p", name_server=name_server, client_options=client, options=SEND) as producer,
+        PushConsumer(group, name_server=name_server, client_options=client, options=options) as consumer,
+    ):
         for body in sent:
             await producer.send(Message(topic, body, hash_key="one"))
-        group = Consumer(name_server, client, topic, ConsumeMode.ORDERLY)
-        await group.until(set(sent))
-        assert group.bodies == sent
+        await consumer.subscribe(topic, "*", handle)
+        await until(lambda: seen[-1:] == [(b"29", 0)] and not consumer.state().held, "the last one")
+    assert seen == [
+        *((body, 0) for body in sent[:11]), (b"10", 1), *((body, 0) for body in sent[11:21]), (b"20", 1),
+        *((body, 0) for body in sent[21:]),
+    ]  # fmt: skip
+    dead = Consumer(name_server, client, f"%DLQ%{group}", ConsumeMode.CONCURRENTLY)
+    await dead.until({b"20"})
+    assert dead.bodies == [b"20"]
 
 
 @pytest.mark.parametrize("tls", [None, "no certificate", "another name"])
@@ -166,7 +192,7 @@ async def test_java_clients_send_and_consume_on_ours(version: str, files: TlsFil
         assert ended == [str(number) for number in range(int(ended[0]), 20)]
 
 
-@pytest.mark.parametrize("version", EACH_BUT_OLDEST_BETWEEN)
+@pytest.mark.parametrize("version", EACH_VERSION)
 def test_java_clients_retry_and_give_up_over_tls(version: str, files: TlsFiles, tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "store", *files.broker_arguments) as broker:
         client = files.client_options
