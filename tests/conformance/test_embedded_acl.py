@@ -8,17 +8,20 @@ from pathlib import Path
 import anyio
 import pytest
 
-from rocketbox.client import ClientOptions
+from rocketbox.client import Admin, ClientOptions, Credentials
 from rocketbox.clock import RealClock
+from rocketbox.message import Message
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.acl import RequestSigner
 from rocketbox.remoting.client import RemotingClient
+from tests.conformance.acl import AclServers, producer
 from tests.conformance.apache import EACH_BUT_NEWEST_BETWEEN, EACH_BUT_OLDEST_BETWEEN, NEWEST
 from tests.conformance.java_exchange import exchange
 from tests.conformance.java_tools import JavaTools
 from tests.support.broker.access import ADMIN, keys_of
 from tests.support.broker.broker_process import BrokerProcess
+from tests.support.broker.rights import May
 
 pytestmark = [pytest.mark.apache, pytest.mark.smoke]
 
@@ -84,6 +87,51 @@ def test_mqadmin_changes_and_shows_users_and_policies(tmp_path: Path) -> None:
         assert "Topic:gates" in listed
         assert "Group:*" not in listed
         assert "success" in admin("deleteUser", *user)
+
+
+@pytest.mark.parametrize("acl", [NEWEST], indirect=True)
+def test_mqadmin_copies_a_user_and_its_policies_to_this_broker(acl: AclServers, tmp_path: Path) -> None:
+    """From Apache's broker with its password; from this one, which tells none, if it is there already."""
+    desk, gate = keys_of("copied-desk"), keys_of("copied-gate")
+    anyio.run(acl.let, desk, May(policies={"Topic:departures": ("Pub",)}))
+    anyio.run(acl.let, gate, May(policies={"Topic:gates": ("Sub",)}))
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "tools.yml").write_text(f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n")
+    with (
+        BrokerProcess(tmp_path / "first", *ACL_2) as first,
+        BrokerProcess(tmp_path / "second", *ACL_2) as second,
+        JavaTools(tmp_path, NEWEST, first.name_server) as tools,
+    ):
+        to_first, to_second = ("-f", acl.broker, "-t", first.broker), ("-f", first.broker, "-t", second.broker)
+
+        def rows(command: str, address: str) -> set[tuple[str, ...]]:
+            return {tuple(line.split()) for line in tools(command, "-b", address).splitlines() if "copied-" in line}
+
+        desk_user, desk_acl = ("-u", desk.access_key), ("-s", f"User:{desk.access_key}")
+        assert "success" in tools("copyUser", *to_first, *desk_user)
+        assert "success" in tools("copyAcl", *to_first, *desk_acl)
+        its_user = {(desk.access_key, "null", "Normal", "enable")}
+        its_policy = {(f"User:{desk.access_key}", "Custom", "Topic:departures", "[Pub]", "null", "Allow")}
+        assert (rows("listUser", first.broker), rows("listAcl", first.broker)) == (its_user, its_policy)
+        anyio.run(send_as, first.name_server, desk)
+
+        assert "password can not be blank" in tools("copyUser", *to_second, *desk_user)
+        assert rows("listUser", second.broker) == set()
+        other_keys = Credentials(access_key=desk.access_key, secret_key="another-secret")
+        made = ("-p", other_keys.secret_key, "-t", "Super")
+        assert "success" in tools("createUser", "-b", second.broker, *desk_user, *made)
+        assert "success" in tools("copyUser", *to_second, *desk_user)
+        for _ in ("made", "overwritten"):
+            assert "success" in tools("copyAcl", *to_second, *desk_acl)
+            assert (rows("listUser", second.broker), rows("listAcl", second.broker)) == (its_user, its_policy)
+        anyio.run(send_as, second.name_server, other_keys)
+
+
+async def send_as(name_server: str, who: Credentials) -> None:
+    async with Admin(name_server=name_server, client_options=ClientOptions(credentials=ADMIN)) as admin:
+        await admin.create_topic("departures")
+    async with producer(name_server, who) as sending:
+        await sending.send(Message("departures", b"let in"))
 
 
 @pytest.mark.parametrize("version", EACH_BUT_NEWEST_BETWEEN)
