@@ -29,6 +29,7 @@ from rocketbox.protocol.tags import java_string_hash
 __all__ = ["Lane", "LaneTable", "Lanes"]
 
 NO_ROUTE = 0  # the version of a topic that no name server knows yet
+AWAY_FOR = 600.0  # seconds in which a broker that has left a topic's route may be about to come back
 
 
 class Lane:
@@ -50,8 +51,8 @@ class Lanes:
     topic all that its configuration names, those of brokers that are away among them.
     """
 
-    __slots__ = ("addresses", "all", "brokers", "by_queue", "one_broker", "queues", "sent_to", "template_topic",
-                 "template_version", "version")  # fmt: skip
+    __slots__ = ("addresses", "all", "away", "brokers", "by_queue", "one_broker", "queues", "sent_to", "takes_timers",
+                 "template_topic", "template_version", "version")  # fmt: skip
 
     def __init__(
         self,
@@ -70,6 +71,21 @@ class Lanes:
         self.template_topic = None if template is None else template[0]
         self.template_version = 0 if template is None else template[1]
         self.sent_to = True
+        self.takes_timers: dict[str, Lane] = {}
+        """A lane of each broker, by its name, that was found to be new enough for times of delivery."""
+        self.away: dict[str, tuple[Lane, float]] = {}
+        """The same of brokers that have left the route, and when that was seen on the monotonic clock."""
+
+    def follow(self, former: Lanes, now: float) -> None:
+        """Take the place of former ones: keep what was found out about brokers, and which of them are away."""
+        here = self.brokers
+        self.takes_timers = {name: lane for name, lane in former.takes_timers.items() if name in here}
+        away = former.away | {name: (lane, now) for name, lane in former.takes_timers.items() if name not in here}
+        self.away = {name: each for name, each in away.items() if name not in here and each[1] + AWAY_FOR > now}
+
+    def timer_broker_away(self, now: float) -> Lane | None:
+        """The lane of a broker that has left the route, may come back to it, and takes times of delivery."""
+        return next((lane for lane, since in self.away.values() if since + AWAY_FOR > now), None)
 
     def besides(self, broker_names: Set[str]) -> Lanes | None:
         """Those of the other brokers, for one send; None when there are none."""
@@ -133,7 +149,10 @@ class LaneTable:
             raise NoRouteError(topic, instance.name_servers, detail, namespace=instance.options.namespace)
         made_from = None if template is None else (template, routes.version(template))
         queues = route.publish_queues if route.ordered else None
-        lanes = self._lanes[topic] = Lanes(found, routes.version(topic), made_from, queues)
+        lanes = Lanes(found, routes.version(topic), made_from, queues)
+        if (former := self._lanes.get(topic)) is not None:
+            lanes.follow(former, instance.clock.monotonic())
+        self._lanes[topic] = lanes
         return lanes
 
     async def _publish_route(self, topic: str) -> tuple[TopicRoute, str | None]:

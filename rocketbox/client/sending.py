@@ -373,6 +373,7 @@ class Sender:
                 lanes = await self.find_lanes(topic, tries, request.msg_id)
             if queue is None and hash_key is not None:
                 queue = lanes.queue_of(hash_key)
+            whole = lanes
             if older and queue is None:
                 lanes = lanes.besides(older) or lanes
             if first is not None:
@@ -389,6 +390,7 @@ class Sender:
             try:
                 if request.timer:
                     share = await self._until_takes_timers(request, lane, share, tries)
+                    whole.takes_timers[lane.broker_name] = lane
                 if request.one_way:
                     await self._remoting.send_prepared_oneway(lane.address, request, timeout=share, now=tries.now)
                     result = None
@@ -404,6 +406,12 @@ class Sender:
             except OlderBrokerError as error:
                 older.add(lane.broker_name)
                 if queue is None and not lanes.brokers <= older:
+                    continue
+                away = None if queue is not None else whole.timer_broker_away(tries.now)
+                if away is not None:
+                    accepted = await self._go_on_after(_away(away, topic), request, tries, lanes, away, fixed=True)
+                    if accepted is not None:
+                        return accepted
                     continue
                 if tries.error is None:
                     raise
@@ -664,6 +672,14 @@ def _are_alike(batch: Sequence[Message]) -> bool:
 
 def _of_batch(index: int, error: InvalidMessageError) -> InvalidMessageError:
     return InvalidMessageError(f"message {index} of the batch: {error}")
+
+
+def _away(lane: Lane, topic: str) -> ConnectError:
+    return ConnectError(
+        lane.address,
+        f"broker {lane.broker_name} is not in the route of topic {topic!r} now, and it is the one that keeps times of "
+        "delivery: the others are older than RocketMQ 5.0. Nothing was sent",
+    )
 
 
 def _too_large(topic: str, error: LocalProtocolError) -> InvalidMessageError:

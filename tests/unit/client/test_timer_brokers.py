@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
+import anyio
 import pytest
 
 from rocketbox.client import ClientOptions, Producer
@@ -15,7 +16,7 @@ from rocketbox.protocol.codes import VERSION_4_9_7
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.options import RemotingOptions
 from tests.support.client.scripted_cluster import ScriptedCluster
-from tests.support.clocks import VirtualClock
+from tests.support.clocks import VirtualClock, settle
 
 pytestmark = pytest.mark.anyio
 
@@ -72,7 +73,9 @@ async def test_tries_at_the_only_newer_broker_that_is_away_pause_as_any_others_d
         await cluster.brokers["broker-b"].stop()
 
         async def send() -> None:
-            with pytest.raises(ConnectError, match=r" [4-8] tries"):  # after 0.05, 0.1, 0.2 and then 0.25 s
+            with pytest.raises(
+                ConnectError, match=r" ([4-9]|1[01]) tries"
+            ):  # pauses of 0.05, 0.1, 0.2 and 0.25 s, or half
                 await producer.send(TIMED, timeout=1)
 
         await clock_of(cluster).run(send)
@@ -97,3 +100,71 @@ async def test_a_broker_that_may_have_stored_and_is_gone_is_told_of_though_the_o
         await clock_of(cluster).run(send)
         assert len(broker.sends) == 1
         assert not cluster.brokers["broker-a"].sends
+
+
+async def without_newer_broker(cluster: ScriptedCluster, producer: Producer) -> None:
+    """Take broker-b out of the route, as one that stops does itself."""
+    cluster.add_topic("T", queues=2, brokers=("broker-a",))
+    await producer.instance.find_route("T", refresh=True)
+
+
+@pytest.mark.parametrize("way", ["send", "one-way", "many"])
+async def test_a_message_with_a_time_waits_for_the_only_newer_broker_that_restarts(way: str) -> None:
+    """It has left the route meanwhile, and nothing says that it will come back."""
+    async with producing("broker-a", brokers=("broker-a", "broker-b")) as (cluster, producer):
+        await producer.send(TIMED)
+        await without_newer_broker(cluster, producer)
+        clock, begun = clock_of(cluster), clock_of(cluster).now
+
+        async def come_back() -> None:
+            await clock.sleep(1)
+            cluster.add_topic("T", queues=2)
+
+        async def send() -> None:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(come_back)
+                message = Message("T", b"later", delay=timedelta(seconds=7))
+                if way == "one-way":
+                    await producer.send_one_way(message)
+                elif way == "many":
+                    await producer.send_many([message])
+                else:
+                    assert (await producer.send(message)).queue.broker_name == "broker-b"
+
+        await clock.run(send)
+        await settle()
+        assert 1 <= clock.now - begun < 3
+        assert [request.body for request in cluster.brokers["broker-b"].sends] == [b"x", b"later"]
+        assert not cluster.brokers["broker-a"].sends
+
+
+async def test_where_the_only_newer_broker_stays_away_the_error_says_so_and_that_nothing_was_sent() -> None:
+    async with producing("broker-a", brokers=("broker-a", "broker-b")) as (cluster, producer):
+        await producer.send(TIMED)
+        await without_newer_broker(cluster, producer)
+        clock, begun = clock_of(cluster), clock_of(cluster).now
+
+        async def send() -> None:
+            words = (
+                r"broker-b is not in the route of topic 'T' now.* older than RocketMQ 5\.0\. Nothing was sent.* tries"
+            )
+            with pytest.raises(ConnectError, match=words) as caught:
+                await producer.send(TIMED, timeout=2)
+            assert caught.value.address == cluster.brokers["broker-b"].address
+
+        await clock.run(send)
+        assert 1.7 < clock.now - begun <= 2
+        assert not cluster.brokers["broker-a"].sends
+        plain = await producer.send(Message("T", b"plain"))
+        assert plain.queue.broker_name == "broker-a", "it is not avoided for what it is not asked to do"
+
+
+async def test_a_newer_broker_that_has_been_away_for_ten_minutes_is_not_waited_for() -> None:
+    async with producing("broker-a", brokers=("broker-a", "broker-b")) as (cluster, producer):
+        await producer.send(TIMED)
+        await without_newer_broker(cluster, producer)
+        await producer.send(Message("T", b"x"))  # by the new route
+        clock_of(cluster).now += 601
+        with pytest.raises(InvalidMessageError, match=r"older than RocketMQ 5\.0"):
+            await producer.send(TIMED)
+        assert [request.body for request in cluster.brokers["broker-b"].sends] == [b"x"]
