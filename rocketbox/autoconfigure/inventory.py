@@ -104,7 +104,8 @@ def _modules_beside(home: str) -> Iterator[ModuleType]:
             yield other
 
 
-_looked_at: tuple[str, tuple[int, ...], tuple[str, ...]] = ("", (), ())  # a folder, what was loaded, what of it is below
+# A folder, the modules that were loaded, and the names of those below it.
+_looked_at: tuple[str, tuple[int, ...], tuple[str, ...]] = ("", (), ())
 
 
 def _names_below(folder: str) -> tuple[str, ...]:

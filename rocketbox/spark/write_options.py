@@ -146,11 +146,10 @@ class WriteOptions:
                 option = "deadLettersOf"
                 check_group(self.dead_letters_of, "consumer", namespace)
             topic = self.topic or "the topic of its row"
-            for option, message in (
-                ("tag", Message(topic, b"", tag=self.tag)),
-                ("hashKey", Message(topic, b"", hash_key=self.hash_key)),
-            ):
-                message_properties(message, "")
+            option = "tag"
+            message_properties(Message(topic, b"", tag=self.tag), "")
+            option = "hashKey"
+            message_properties(Message(topic, b"", hash_key=self.hash_key), "")
         except ClientError as error:
             raise ValueError(f"option {option}: {error}") from None
 
