@@ -58,11 +58,15 @@ SESSION_SHARE = 0.5  # of what a stop has left when the listeners have ended: fo
 
 @dataclass(frozen=True)
 class SparkCandidate:
-    """A marked function with what its decorator says, placeholders resolved; ``mark`` has what may be an object."""
+    """A marked function with what its decorator says, placeholders resolved; ``mark`` has what may be an object.
+
+    A method is called on the bean that ``owner`` asks for.
+    """
 
     function: Callable[..., Any]
     mark: rocketmq_spark_listener
     declared: Mapping[str, Any]
+    owner: Any = None
 
     @property
     def cluster(self) -> str | None:
@@ -169,7 +173,7 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
                 if isinstance(mark, rocketmq_spark_listener):
                     planning.collect(
                         lambda each=each, mark=mark: found.append(  # type: ignore[misc]  # called at once
-                            _candidate(each.target, mark, planning.resolve_text)
+                            _candidate(each.target, mark, planning.resolve_text, each.owner)
                         )
                     )
         return found
@@ -403,7 +407,7 @@ def _plan_listener(
         from rocketbox.spark.deliveries import Delivery, missing_library
         from rocketbox.spark.listener import read_spark_signature
 
-        signature = read_spark_signature(function, form)
+        signature = read_spark_signature(function, form, owner=candidate.owner)
         Delivery(  # looks at the schema; DDL alone is read by Spark itself, which does not run yet
             label=name,
             where=here,
@@ -423,6 +427,9 @@ def _plan_listener(
         )
     except ConfigurationError as error:
         findings += error.findings
+    if candidate.owner is not None and not beans.has(candidate.owner):
+        what = f"{name} is a method of {type_name(candidate.owner)}, and there is no such bean"
+        findings.append(Finding(what, here, "mark the class @bean"))
     if signature is not None:
         findings += [
             beans.left_out(hint, name, here)
@@ -541,7 +548,7 @@ def _trigger(value: timedelta | str) -> timedelta | Literal["available_now"]:
 
 
 def _candidate(
-    function: Callable[..., Any], mark: rocketmq_spark_listener, resolve_text: ResolveText
+    function: Callable[..., Any], mark: rocketmq_spark_listener, resolve_text: ResolveText, owner: Any
 ) -> SparkCandidate:
     """The function with what its mark says; ConfigurationError with all that is wrong in it."""
     label, here = f"Spark listener {name_of(function)}", place_of(function)
@@ -556,4 +563,4 @@ def _candidate(
                 findings += error.findings
     if findings:
         raise ConfigurationError(findings)
-    return SparkCandidate(function, dataclasses.replace(mark, **said, **texts), said)
+    return SparkCandidate(function, dataclasses.replace(mark, **said, **texts), said, owner)

@@ -39,6 +39,8 @@ from rocketbox.template.unawaited import Call, current_call, never_begun, not_aw
 __all__ = ["BatchCall", "FunctionEndedError", "beans_for", "delivery_of"]
 
 ResultT = TypeVar("ResultT")
+OWNER = ""
+"""Stands for the bean that a method is called on; no parameter is called so."""
 Job = Callable[[], None]
 
 
@@ -104,8 +106,9 @@ def delivery_of(
 
 
 def beans_for(signature: SparkSignature, provider: Callable[[Any], Callable[[], Any]]) -> dict[str, Callable[[], Any]]:
-    """What gives each argument that is neither the batch nor its session."""
-    return {name: provider(hint) for name, hint in signature.parameters if hint not in (SparkBatch, SparkSession)}
+    """What gives each argument that is neither the batch nor its session, and the bean that has the method."""
+    given = {name: provider(hint) for name, hint in signature.parameters if hint not in (SparkBatch, SparkSession)}
+    return given if signature.owner is None else {OWNER: provider(signature.owner), **given}
 
 
 class BatchCall:
@@ -173,9 +176,12 @@ class BatchCall:
                 SparkSession: session,
             }
             beans = {name: bean() for name, bean in self._beans.items()}
+            function = self._signature.function
+            if self._signature.owner is not None:
+                function = function.__get__(beans.pop(OWNER))
             arguments = {**beans, **{name: given[hint] for name, hint in self._needs.items()}}
             with self._delivery.of(rows, batch, servers) as frame:
-                call = partial(self._signature.function, frame, **arguments)
+                call = partial(function, frame, **arguments)
                 return self._call_and_await(call, batch, jobs, portal)
 
     @contextmanager

@@ -132,12 +132,11 @@ class WriteOptions:
 
     def _check_values(self) -> None:
         """What would fail each row, before there is one."""
+        if (why := wrong_level(self.delay_level)) is not None:
+            raise ValueError(f"option delayLevel is {self.delay_level}; {why}")
         namespace = Namespace(self.servers.namespace or "")
-        option = ""
+        option = "producerGroup"
         try:
-            if self.delay_level and (why := wrong_level(self.delay_level)) is not None:
-                raise ValueError(f"option delayLevel is {self.delay_level}; {why}")
-            option = "producerGroup"
             check_group(self.producer_group, "producer", namespace)
             if self.topic is not None:
                 option = "topic"

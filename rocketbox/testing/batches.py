@@ -78,7 +78,7 @@ class Batches:
             self._calls = SparkCalls(self._app, self._clock, self._seen, self._same_as)
         batch.attempt += 1
         told = (
-            f"{plan.group}: batch {batch.id} of {plan.signature.function.__qualname__}, attempt {batch.attempt}, "
+            f"{plan.group}: batch {batch.id} of {_function(plan)}, attempt {batch.attempt}, "
             f"{len(batch.records)} messages"
         )
         try:
@@ -175,4 +175,4 @@ class Batches:
 
 
 def _function(plan: SparkPlan) -> str:
-    return plan.signature.function.__qualname__
+    return name_of(plan.signature.function)

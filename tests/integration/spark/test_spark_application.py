@@ -25,7 +25,7 @@ SOURCE = """
 import json
 
 from pyspark.sql import DataFrame
-from rocketbox import RocketBox, rocketmq_listener, rocketmq_spark_listener
+from rocketbox import RocketBox, bean, rocketmq_listener, rocketmq_spark_listener
 
 app = RocketBox("desk", scan=[__name__])
 billed, lake = [], []
@@ -34,14 +34,18 @@ billed, lake = [], []
 def bill(order: dict[str, int]) -> None:
     billed.append(order["row"])
 
-@rocketmq_spark_listener(topic="TOPIC", consumer_group="lake_TOPIC", OPTIONS)
-def to_lake(rows: DataFrame) -> None:
-    lake.extend(json.loads(bytes(row.body))["row"] for row in rows.select("body").collect())
+@bean
+class Lake:
+    rows = lake
+
+    @rocketmq_spark_listener(topic="TOPIC", consumer_group="lake_TOPIC", OPTIONS)
+    def fill(self, rows: DataFrame) -> None:
+        self.rows.extend(json.loads(bytes(row.body))["row"] for row in rows.select("body").collect())
 """
 
 
 SCHEMA = (
-    r"Spark listener to_lake: schema 'row bigint name string' is no DDL of Spark: \[PARSE_SYNTAX_ERROR\] .* "
+    r"Spark listener Lake\.fill: schema 'row bigint name string' is no DDL of Spark: \[PARSE_SYNTAX_ERROR\] .* "
     r"\(service_\d+\.py:\d+\): write it as 'id bigint, item string'$"
 )
 FILE_SYSTEM = 'No FileSystem for scheme "nosuch"'

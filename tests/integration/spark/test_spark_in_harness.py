@@ -276,3 +276,67 @@ async def test_a_listener_that_is_off_is_named_with_its_switch(lake: ModuleType)
     async with Harness(lake.app, settings=settings) as harness:
         with pytest.raises(HarnessError, match=r"Spark listener raw is off: rocketmq.consumer.listeners.raw.enabled"):
             await harness.batch(lake.raw, ["x"])
+
+
+OF_BEANS = """
+import functools
+from typing import Generic, TypeVar
+
+from pyspark.sql import DataFrame
+from rocketbox import RocketBox, SparkBatch, bean, rocketmq_spark_listener
+
+app = RocketBox("lake", scan=[__name__])
+BookT = TypeVar("BookT")
+
+@bean
+class Orders:
+    name = "of orders"
+
+class Lake(Generic[BookT]):
+    depth = 7
+
+    @rocketmq_spark_listener(topic="orders", consumer_group="plain")
+    def plain(self, rows: DataFrame, batch: SparkBatch, book: BookT) -> object:
+        return type(self).__name__, self.depth, batch.group, book.name, rows.count()
+
+    @rocketmq_spark_listener(topic="orders", consumer_group="awaited")
+    async def awaited(self, rows: DataFrame, batch: SparkBatch) -> object:
+        return self.depth, await batch.run(rows.count)
+
+    @staticmethod
+    @rocketmq_spark_listener(topic="orders", consumer_group="static")
+    def static(rows: DataFrame) -> int:
+        return rows.count()
+
+    @classmethod
+    @rocketmq_spark_listener(topic="orders", consumer_group="of_class")
+    def of_class(cls, rows: DataFrame) -> object:
+        return cls.__name__, rows.count()
+
+@bean
+class Deep(Lake[Orders]):
+    def __init__(self) -> None:
+        self.depth = 900
+
+def counted(rows: DataFrame, times: int) -> int:
+    return rows.count() * times
+
+@rocketmq_spark_listener(topic="orders", consumer_group="partial")
+def twice(rows: DataFrame) -> int:
+    return counted(rows, 2)
+
+thrice = rocketmq_spark_listener(topic="orders", consumer_group="thrice")(functools.partial(counted, times=3))
+"""
+
+
+async def test_methods_of_beans_are_called_on_their_bean_as_those_of_other_listeners(service: ServiceMaker) -> None:
+    lake = service(OF_BEANS, SETTINGS)
+    async with Harness(lake.app) as harness:
+        assert await harness.batch(lake.Deep.plain, [b"1", b"2"]) == ("Deep", 900, "plain", "of orders", 2)
+        harness.app.get(lake.Deep).depth = 901
+        assert await harness.batch(lake.Lake.plain, [b"3"]) == ("Deep", 901, "plain", "of orders", 1)
+        assert await harness.batch("awaited", [b"1"]) == (901, 1)
+        assert await harness.batch(lake.Lake.static, [b"1", b"2"]) == 2
+        assert await harness.batch("of_class", [b"1"]) == ("Deep", 1)
+        assert await harness.batch("thrice", [b"1", b"2"]) == 6
+        assert "batch 0 of Lake.plain, attempt 1, 2 messages: done" in harness.log

@@ -283,3 +283,37 @@ to_other_lake = rocketmq_spark_listener(topic="arrivals", consumer_group="arriva
     assert assembly.findings == []
     lines = [line for plan in assembly.plans for line in plan.describe()]
     assert [line.partition(" (")[0] for line in lines] == ["Spark listener to_lake", "Spark listener Lake"]
+
+
+METHOD = """
+class Lake:
+    @rocketmq_spark_listener(topic="orders", consumer_group="depth")
+    def deepen(PARAMETERS) -> None: ...
+"""
+
+
+def test_a_method_of_what_is_no_bean_is_a_finding_that_says_what_to_do(service: ServiceMaker) -> None:
+    assembly = look(service, rest=METHOD.replace("PARAMETERS", "self, rows: DataFrame"))
+    found = finding_of(assembly)
+    assert found.what == "Spark listener Lake.deepen is a method of Lake, and there is no such bean"
+    assert found.fix == "mark the class @bean"
+    assert found.where is not None
+    assert found.where.endswith(".py:10")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "what"),
+    [
+        ("self", "it takes no parameters, and the first one gets the DataFrame"),
+        ("self, rows: int", "its first parameter 'rows' is not a DataFrame but <class 'int'>"),
+    ],
+)
+def test_self_is_no_parameter_of_a_method_that_gets_something(
+    service: ServiceMaker, parameters: str, what: str
+) -> None:
+    method = METHOD.replace("PARAMETERS", parameters).replace(
+        "class Lake", "from rocketbox import bean\n@bean\nclass Lake"
+    )
+    found = finding_of(look(service, rest=method))
+    assert found.what == f"Spark listener Lake.deepen: {what}"
+    assert found.fix == "write it as def name(self, rows: DataFrame, batch: SparkBatch, ...beans by their type)"
