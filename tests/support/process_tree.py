@@ -7,7 +7,9 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["command_of", "descendants_of", "end_at_once", "members_of", "parents"]
+__all__ = ["command_of", "connections_to", "descendants_of", "end_at_once", "members_of", "parents"]
+
+ESTABLISHED = "01"  # of a connection in the tables of Linux
 
 
 def parents() -> dict[int, int]:
@@ -46,6 +48,16 @@ def command_of(number: int) -> str:
         return Path(f"/proc/{number}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return ""
+
+
+def connections_to(port: int) -> int:
+    """How many connections clients of this machine have open to a port."""
+    found = 0
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            _, _, remote, state, *_ = line.split()
+            found += int(remote.rpartition(":")[2], 16) == port and state == ESTABLISHED
+    return found
 
 
 def end_at_once(number: int) -> bool:

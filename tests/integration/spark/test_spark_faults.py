@@ -3,6 +3,7 @@ each, at seeded moments. What ends executors, sessions and whole machines is in 
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 import threading
@@ -21,11 +22,14 @@ from pyarrow import parquet
 from pyspark.errors import StreamingQueryException
 
 from rocketbox.broker.locks import QueueLocks
+from rocketbox.broker.options import BrokerOptions
+from rocketbox.broker.peer_limits import remoting_options
 from rocketbox.message import MessageQueue, SendResult
+from rocketbox.remoting.options import RemotingOptions
 from rocketbox.spark.loss import gap_in_words
 from tests.chaos.spark_kinds import soon_deleted, told_as_gone
 from tests.chaos.spark_world import World
-from tests.support.process_tree import command_of, end_at_once, parents
+from tests.support.process_tree import command_of, connections_to, end_at_once, parents
 from tests.support.spark.listeners import MINUTES
 from tests.support.spark.topics import Broker, BrokerBeside, rows_of, wait_for
 
@@ -101,6 +105,32 @@ def test_what_restarts_within_a_batch_costs_no_row_and_repeats_none(
         restarting.join()
     assert sink.found == expected
     assert bool(ended) is workers_end
+
+
+def test_a_batch_that_lasts_longer_than_connections_may_idle_is_followed_by_the_next(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def for_a_second(of: BrokerOptions) -> RemotingOptions:
+        return dataclasses.replace(remoting_options(of), idle_timeout=1.0)  # two minutes else
+
+    class Slow(Sink):
+        def __call__(self, rows: DataFrame, batch: int) -> None:
+            super().__call__(rows, batch)
+            were_open.append(connections_to(port))
+            wait_for(lambda: connections_to(port) == 0)  # nobody closes them but the broker
+
+    monkeypatch.setattr("rocketbox.broker.broker.remoting_options", for_a_second)
+    were_open: list[int] = []
+    sink = Slow()
+    with Broker(tmp_path / "store") as broker:
+        port = broker.ports["port"]
+        expected = places(broker.send("t", rows_of(0, 200)))
+        mirrored = {"group": "slow", "commitOffsets": True, "maxOffsetsPerTrigger": 100}
+        start(spark, broker, "t", sink, tmp_path, **mirrored).awaitTermination(120)
+        assert broker.committed("t", "slow") == broker.ends("t"), "the last batch is told of as well"
+    assert sink.found == expected
+    assert len(were_open) == 2
+    assert all(were_open)
 
 
 def test_queues_that_come_and_go_between_batches_are_read_once_each(spark: SparkSession, tmp_path: Path) -> None:

@@ -163,6 +163,45 @@ def test_a_group_goes_on_where_it_has_committed(
     assert sink.rows == [8, 9, 10, 11]
 
 
+def test_streams_of_one_group_each_read_all_and_the_group_stands_where_the_foremost_does(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    """Only listeners have a lease."""
+    broker.send(topic, rows_of(0, 8))
+    mirrored = {"group": "two-streams", "commitOffsets": True, "startingOffsets": "earliest"}
+    one, other, sinks = tmp_path / "one", tmp_path / "other", (Sink(), Sink())
+    start(spark, broker, topic, sinks[0], one, now=True, **mirrored).awaitTermination(120)
+    start(spark, broker, topic, sinks[1], other, now=True, maxOffsetsPerTrigger=4, **mirrored).awaitTermination(120)
+    assert [sorted(sink.rows) for sink in sinks] == [list(range(8))] * 2
+    broker.send(topic, rows_of(8, 12))
+    start(spark, broker, topic, sinks[1], other, now=True, **mirrored).awaitTermination(120)
+    foremost = broker.ends(topic)
+    assert broker.committed(topic, "two-streams") == foremost
+    broker.send(topic, rows_of(12, 16))
+    query = start(spark, broker, topic, sinks[0], one, maxOffsetsPerTrigger=2, **mirrored)
+    wait_for(lambda: 8 < len(sinks[0].rows) < 12, unless=ended(query))
+    assert all(n is not None and n >= (foremost[q] or 0) for q, n in broker.committed(topic, "two-streams").items())
+    wait_for(lambda: len(sinks[0].rows) == 16, unless=ended(query))
+    query.stop()
+    assert [sorted(sink.rows) for sink in sinks] == [list(range(16)), list(range(12))]
+
+
+def test_a_second_query_with_a_checkpoint_ends_the_first_one_and_goes_on_from_it(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    """That is Spark's own rule (spark.sql.streaming.stopActiveRunOnRestart)."""
+    broker.send(topic, rows_of(0, 8))
+    sinks = Sink(), Sink()
+    first = start(spark, broker, topic, sinks[0], tmp_path)
+    wait_for(lambda: first.lastProgress and len(sinks[0].rows) == 8, unless=ended(first))
+    second = start(spark, broker, topic, sinks[1], tmp_path)
+    assert not first.isActive
+    broker.send(topic, rows_of(8, 12))
+    wait_for(lambda: len(sinks[1].rows) == 4, unless=ended(second))
+    second.stop()
+    assert [sorted(sink.rows) for sink in sinks] == [list(range(8)), list(range(8, 12))]
+
+
 def test_a_topic_that_comes_later_is_read_from_its_beginning(
     spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
