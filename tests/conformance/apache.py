@@ -194,6 +194,7 @@ def _server(
     *,
     stop: signal.Signals,
 ) -> Iterator[subprocess.Popen[bytes]]:
+    folder.mkdir(parents=True, exist_ok=True)
     configuration = folder / f"{name}.conf"
     configuration.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     log = folder / f"{name}.log"
