@@ -39,17 +39,12 @@ from rocketbox.testing.listened import Listened
 from rocketbox.testing.loop_turns import LoopTurns
 from rocketbox.testing.memory_world import MemoryWorld
 from rocketbox.testing.missed_settings import missed_settings
-from rocketbox.testing.observer import (
-    Observer,
-    call_for_thread,
-    in_thread_of_pool,
-    submitted_to_pool,
-    thread_started,
-)
+from rocketbox.testing.observer import Observer
 from rocketbox.testing.pace import Pace
 from rocketbox.testing.real_world import RealPace, RealWorld
 from rocketbox.testing.records import Call, DeadLetter, Outcome, Sent, SentMessages, shown
 from rocketbox.testing.started import telling_of_threads
+from rocketbox.testing.under_way import call_for_thread, in_thread_of_pool, submitted_to_pool, thread_started
 
 __all__ = ["Harness", "QueueOffsets"]
 
@@ -207,9 +202,10 @@ class Harness:
         if missed := missed_settings(self.app, self._launch[0]):
             self._seen.note(missed)
         reported.entered(self)
-        self._turns.watch(self._seen.task_started, call_for_thread, self._seen.called_in_thread, self._seen.timer_set)
+        going = self._seen.under_way
+        self._turns.watch(going.task_started, call_for_thread, going.called_in_thread, going.timer_set)
         self._host = self._turns.start(self._run(), f"harness of {self.app.name}")
-        self._seen.others.append(self._host)
+        self._seen.under_way.others.append(self._host)
         try:
             await self._pace.until(lambda: self._runs or self._host.done())
             if self._host.done():
@@ -240,7 +236,7 @@ class Harness:
     ) -> None:
         await self._end()
         if not self._host.done():  # whatever is left swallows its cancellation
-            left = [str(each) for each in self._seen.real_waits()]
+            left = [str(each) for each in self._seen.under_way.real_waits()]
             raise StuckError(left or [f"the stop of {self.app.name}"], self._pace.patience)
         await self._host
         if error is not None:
@@ -273,13 +269,13 @@ class Harness:
         pace.patience = min(self._patience, PATIENCE_AT_THE_END)
         with suppress(StuckError):
             await pace.until(stopped)
-        if seen.running:
+        if seen.under_way.running:
             pace.regardless = True
-            await pace.until(lambda: stopped() or not seen.running, LONGEST_STOP)
-            self._ended_by_force += seen.end_by_force()
+            await pace.until(lambda: stopped() or not seen.under_way.running, LONGEST_STOP)
+            self._ended_by_force += seen.under_way.end_by_force()
             if self._ended_by_force:
                 seen.note(f"ended by force, for it swallows its cancellation: {'; '.join(self._ended_by_force)}")
-            await pace.until(lambda: stopped() or not seen.running, LONGEST_STOP)
+            await pace.until(lambda: stopped() or not seen.under_way.running, LONGEST_STOP)
             pace.regardless = False
         pace.patience = self._patience
         with suppress(StuckError):
@@ -288,20 +284,20 @@ class Harness:
         if not await pace.until(stopped, LONGEST_STOP):
             self._host.cancel()
             await pace.until(stopped, LONGEST_STOP)
-        await self._turns.end(seen.take_left(), PATIENCE_AT_THE_END)  # as the end of a process does
+        await self._turns.end(seen.under_way.take_left(), PATIENCE_AT_THE_END)  # as the end of a process does
 
     async def _run(self) -> None:
         config, profiles, settings, beans, hooks = self._launch
         said = Launch(config, profiles, (), settings, beans, hooks=hooks)
         telling = telling_of_threads(thread_started, submitted_to_pool, in_thread_of_pool)
         with threads_in_use() as threads, telling:
-            self._seen.threads = threads
+            self._seen.under_way.threads = threads
             try:
                 async with (
                     self._in_world.launch(said, self._failing) as launch,
                     self.app.launched(_telling_of_settings(launch, self._settings.append)),
                 ):
-                    self._seen.others += self._turns.tasks_called(
+                    self._seen.under_way.others += self._turns.tasks_called(
                         f"{self.app.name} in the background: scheduled function"
                     )
                     self._runs = True
@@ -357,7 +353,7 @@ class Harness:
                 f"a plain function write harness.blocking.{verb}(...), and in an async one await it in the test "
                 "itself, whose loop must be that of the fixture (pytest-asyncio: loop_scope= of both)"
             )
-        if verb in ("drain", "fresh") and (call := self._seen.current_call) is not None:
+        if verb in ("drain", "fresh") and (call := self._seen.under_way.current_call) is not None:
             raise HarnessError(
                 f"harness.{verb}() is awaited inside of handler {call.name}, for whose end it would wait: await it in "
                 "the test itself"
@@ -488,11 +484,11 @@ class Harness:
         if await world.mend():
             await self._pace.advance(AFTER_FAULTS)
         await self._pace.settle()
-        if not await self._pace.until(lambda: not self._seen.sending, LONGEST_DRAIN):
-            raise StuckError([f"{what} waits for rocketbox" for what in self._seen.sends_under_way], self._patience)
+        if not await self._pace.until(lambda: not self._seen.under_way.sending, LONGEST_DRAIN):
+            raise StuckError([f"{what} waits for rocketbox" for what in self._seen.under_way.sends], self._patience)
         await self._pace.settle()
         if not self._nobody_is_busy():
-            names = ", ".join(self._seen.at_work) or "a handler"
+            names = ", ".join(self._seen.under_way.at_work) or "a handler"
             raise HarnessError(f"{names} has not ended, and would go on in the next test: await harness.drain() first")
         world.pass_over_delays()
         for plan in self._listened.plans:
@@ -583,8 +579,10 @@ class Harness:
         """
         self._check_awaited("drain")
         await self._pace.settle()
-        if not await self._pace.until(lambda: self._nobody_is_busy() and not self._seen.sending, LONGEST_DRAIN):
-            waiting = [*self._seen.at_work, *self._seen.sends_under_way] or ["the consumer"]
+        if not await self._pace.until(
+            lambda: self._nobody_is_busy() and not self._seen.under_way.sending, LONGEST_DRAIN
+        ):
+            waiting = [*self._seen.under_way.at_work, *self._seen.under_way.sends] or ["the consumer"]
             raise StuckError([f"{what} waits for rocketbox" for what in waiting], self._patience)
         await self._pace.settle()
         self._raise_unexpected(failures)
@@ -631,7 +629,7 @@ class Harness:
         return [call for call in calls() if Outcome.CONSUMED in call.outcomes]
 
     def _nobody_is_busy(self) -> bool:
-        return not self._seen.at_work and not any(
+        return not self._seen.under_way.at_work and not any(
             listeners.consumer.state().busy_workers
             for listeners in self.app.listeners.values()
             if hasattr(listeners, "consumer")

@@ -69,7 +69,7 @@ DRIVES_BY_HAND = frozenset({_resumed.__code__})  # it passes on what the handler
 IN_THREADS = frozenset({WorkerPool.run.__code__, _in_a_thread.__code__, look_blocking.__code__, LookUps.find.__code__})
 TELL_OF_AN_END = frozenset({Future.set_result.__code__, Future.set_exception.__code__})
 CALLS_BACK = asyncio.Handle._run.__code__
-MAKES_TASKS = frozenset({__file__, str(Path(__file__).with_name("observer.py"))})
+MAKES_TASKS = frozenset({__file__, str(Path(__file__).with_name("under_way.py"))})
 ResultT = TypeVar("ResultT")
 MOST_TURNS = 10_000  # of the loop, without rest, before one looks what goes on
 

@@ -264,9 +264,9 @@ class RealWorld:
     # --- what is left to do ------------------------------------------------------------------------------------------
 
     async def _unfinished(self) -> list[str]:
-        if left := [str(each) for each in self._seen.real_waits()]:
+        if left := [str(each) for each in self._seen.under_way.real_waits()]:
             return left
-        if left := [f"handler {call.name} runs" for call in self._seen.running]:  # it waits for a server
+        if left := [f"handler {call.name} runs" for call in self._seen.under_way.running]:  # it waits for a server
             return left
         for container in self._app.listeners.values():
             if isinstance(container, ListenerContainer):

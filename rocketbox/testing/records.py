@@ -214,6 +214,12 @@ class Call:
     def name(self) -> str:
         return f"{self.listener} ({self.where})"
 
+    @property
+    def told_keys(self) -> str:
+        """Which messages it is for, for people: ``keys a b``, or their topic, if they have none."""
+        keys = [key for message in self.messages for key in message.keys]
+        return f"keys {' '.join(keys)}" if keys else f"a message of {self.topic}"
+
     def __str__(self) -> str:
         keys = " ".join(key for message in self.messages for key in message.keys)
         told = f"{self.group}: {self.listener}, attempt {self.attempt}" + (f", keys {keys}" if keys else "")

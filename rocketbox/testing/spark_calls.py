@@ -95,11 +95,11 @@ class SparkCalls:
             options, signature, beans=beans_for(signature, self._app.assembly.beans.provider), delivery=delivery
         )
         async with _Thread(f"Spark listener {plan.name}", call) as thread:
-            self._seen.threads.append(thread)
+            self._seen.under_way.threads.append(thread)
             try:
                 return await thread.run(self._run, options, delivery, call, batch, query_id, portal)
             finally:
-                self._seen.threads.remove(thread)
+                self._seen.under_way.threads.remove(thread)
 
     def _run(
         self,

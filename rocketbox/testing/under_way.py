@@ -1,0 +1,288 @@
+"""What is under way in a service that is tested: calls of handlers, what they have started, and sends.
+
+Some of it waits for virtual time, the rest goes on in real time: ``pace`` moves no time while any of that does. What
+has come of it all is seen by ``observer``.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import partial
+from types import FrameType
+from typing import Any
+from weakref import WeakSet
+
+from rocketbox.blocking import BorrowedThreads, WorkerPool
+from rocketbox.testing.loop_turns import (
+    RealWait,
+    ThreadCall,
+    is_call_of_ours,
+    is_ours,
+    is_users_own,
+    is_users_own_code,
+    line_of_thread,
+    real_wait,
+    users_coroutine,
+)
+from rocketbox.testing.promises import Work, holder_of, is_held_by
+from rocketbox.testing.records import Call
+from rocketbox.testing.started import StartedThread, TimerCall
+
+__all__ = ["UnderWay", "call_for_thread", "in_thread_of_pool", "is_in_a_call", "submitted_to_pool", "thread_started"]
+
+_call: ContextVar[_Running | None] = ContextVar("call of a handler", default=None)
+
+
+@dataclass(eq=False)
+class _Running:
+    """A call that has begun: the task it runs in, what that awaits of it, and the tasks and calls in threads that it
+    has started."""
+
+    call: Call
+    task: Any
+    awaited: Any = None
+    ended: bool = False
+    started: set[Any] = field(default_factory=set)
+    threads: set[ThreadCall | StartedThread | TimerCall] = field(default_factory=set)
+    """What goes on by itself; threads add to it as well."""
+    of_ours: WeakSet[Any] = field(default_factory=WeakSet)
+    """Tasks of rocketbox's own code that it has started, such as a send: they wait for virtual time."""
+
+
+class UnderWay:
+    """Of one harness."""
+
+    def __init__(self) -> None:
+        self.threads: list[WorkerPool | BorrowedThreads] = []
+        """Those in which functions run that rocketbox calls."""
+        self.others: list[Any] = []
+        """Further tasks that may wait for something else than virtual time."""
+        self.sending: list[Any] = []
+        """Tasks that send and are no handlers; middleware may take real time meanwhile, and so may a thread that
+        compresses what they send."""
+        self.ended = 0
+        """How much has ended so far: it grows with whatever does."""
+        self._running: dict[Call, _Running] = {}
+        self._asked: dict[Any, str] = {}  # transaction listeners that are being asked, by the task that asks
+        self._left: set[_Running] = set()  # calls that have ended, and tasks of theirs have not
+
+    @property
+    def running(self) -> list[Call]:
+        """Calls of handlers that have not ended."""
+        return list(self._running)
+
+    @property
+    def at_work(self) -> list[str]:
+        """What has not ended of handlers, their tasks and threads included."""
+        found = [f"handler {call.name}" for call in self._running]
+        for running in self._left:
+            by = f"handler {running.call.name} has started"
+            found += [f"task {task.get_name()!r}, which {by}," for task in list(running.started)]
+            found += [f"{call.what} that {by}" for call in list(running.threads) if call.waits_for_loop]
+        return found
+
+    @property
+    def current_call(self) -> Call | None:
+        """The call of a handler whose code this is, if it is one's, and has not ended."""
+        running = _call.get()
+        return None if running is None or running.ended else running.call
+
+    @contextmanager
+    def call(self, call: Call, task: Any) -> Iterator[Callable[[Any], Any]]:
+        """A call of a handler is under way, in a task; what is yielded is to be given what that awaits of it."""
+        running = _Running(call, task)
+        self._running[call] = running
+        token = _call.set(running)
+
+        def awaiting(awaited: Any) -> Any:
+            running.awaited = awaited
+            return awaited
+
+        try:
+            yield awaiting
+        finally:
+            _call.reset(token)
+            del self._running[call]
+            running.ended = True
+            running.awaited = running.task = None
+            if running.started or running.threads:
+                self._left.add(running)
+
+    @contextmanager
+    def asking(self, what: str, task: Any) -> Iterator[None]:
+        """A transaction listener is asked, in a task of the client's: it is waited for as a handler is."""
+        self._asked[task] = what
+        try:
+            yield
+        finally:
+            del self._asked[task]
+            self.ended += 1
+
+    def task_started(self, task: Any) -> None:
+        """A task was made: by a handler, if it is in the context of one and is not rocketbox's own."""
+        running = _call.get()
+        if running is None:
+            return
+        if is_ours(task) and not is_call_of_ours(task, sys._getframe(1)):
+            running.of_ours.add(task)
+            return
+        running.started.add(task)
+        self._goes_on(running)
+        task.add_done_callback(lambda ended: self._task_ended(running, ended))
+
+    def _task_ended(self, running: _Running, task: Any) -> None:
+        running.started.discard(task)
+        self.ended += 1
+        self._look_whether_all_ended(running)
+
+    def called_in_thread(self, call: ThreadCall) -> None:
+        """A call was given to a thread, by a handler if this is the context of one."""
+        if (running := _call.get()) is not None:
+            running.threads.add(call)
+
+    def timer_set(self, function: Callable[..., object]) -> TimerCall | None:
+        """A timer of the loop is to call a function: what it calls instead, where a handler has set it."""
+        running = _call.get()
+        if running is None or not is_users_own(function):
+            return None
+        call = TimerCall(function)
+        running.threads.add(call)
+        self._goes_on(running)
+        return call
+
+    def _goes_on(self, running: _Running) -> None:
+        """It has started something: a thread of its may do so long after it has ended."""
+        if running.ended:
+            self._left.add(running)
+
+    def _look_whether_all_ended(self, running: _Running) -> None:
+        if ended := [call for call in list(running.threads) if not call.goes_on]:
+            self.ended += 1
+            running.threads.difference_update(ended)
+        if running.ended and not running.started and not running.threads:
+            self._left.discard(running)
+
+    @property
+    def sends(self) -> list[str]:
+        """Those of nobody whom ``drain`` waits for by itself, for people."""
+        return [f"a send in {task.get_name()!r}" for task in self.sending]
+
+    def end_by_force(self) -> list[str]:
+        """End the coroutines of handlers that go on, whatever they do about it; which they are, and where they were."""
+        ended = []
+        for running in list(self._running.values()):
+            coroutine = users_coroutine(running.awaited)
+            if coroutine is not None:
+                where = real_wait(running.task, running.awaited) or "a send"
+                ended.append(f"handler {running.call.name}, for {running.call.told_keys}, at {where}")
+                with suppress(RuntimeError):  # it has ignored even that
+                    coroutine.close()
+        return ended
+
+    def take_left(self) -> list[Any]:
+        """The tasks that handlers have started and that go on; timers of theirs call nobody any more."""
+        left = list(self._running.values()) + list(self._left)
+        for each in (each for running in left for each in list(running.threads) if isinstance(each, TimerCall)):
+            each.handle.cancel()
+        return [task for running in left for task in running.started if not task.done()]
+
+    def real_waits(self) -> Iterator[RealWait]:
+        """What waits now for something else than virtual time."""
+        at_work = [*self._running.values(), *self._left]
+        for running in at_work:
+            self._look_whether_all_ended(running)
+        works = list(self._works(at_work))
+        waits = [(work, real_wait(work.task, work.awaited)) for work in works]
+        # What one of these holds comes when time has passed.
+        in_virtual_time = [work.task for work, where in waits if where is None and work.may_hold]
+        in_virtual_time += [task for running in at_work for task in running.of_ours if not task.done()]
+        for work, where in waits:
+            if where is not None and not is_held_by(in_virtual_time, work.task, work.awaited):
+                holder, time_moves = holder_of(work, works)
+                if not time_moves:
+                    yield RealWait(work.what, where + holder)
+        for running in at_work:
+            for call in list(running.threads):
+                if not call.waits_for_loop:
+                    began = "set" if isinstance(call, TimerCall) else "started"
+                    yield RealWait(f"{call.what} that handler {running.call.name} has {began}", call.line)
+        for threads in self.threads:
+            if threads.goes_on_by_itself:
+                frames = sys._current_frames()
+                lines = [line for each in threads.busy_threads if (line := line_of_thread(frames.get(each)))]
+                yield RealWait(f"a thread of {threads.name}", ", ".join(lines))
+
+    def _works(self, at_work: Sequence[_Running]) -> Iterator[Work]:
+        """All that somebody waits for, each task once."""
+        for running in at_work:
+            call = running.call
+            told = f"handler {call.name}, attempt {call.attempt}, for {call.told_keys}"
+            if not running.ended:
+                yield Work(running.task, running.awaited, told, told)
+            for task in running.started:
+                name = f"task {task.get_name()!r}"
+                yield Work(task, None, f"{name}, which handler {call.name} has started,", f"{name} of {told}")
+        for task, what in self._asked.items():
+            yield Work(task, None, what, what)
+        for task in self.others:
+            if not task.done():
+                yield Work(task, None, task.get_name(), task.get_name(), may_hold=task in self.sending)
+        for task, what in zip(self.sending, self.sends, strict=True):
+            if task not in self._asked and task not in self.others:
+                yield Work(task, None, what, what)
+
+
+def is_in_a_call() -> bool:
+    """Whether this is code that a handler's call has started, or its own."""
+    return _call.get() is not None
+
+
+def thread_started(thread: threading.Thread, starter: FrameType) -> None:
+    """A thread is about to start: by a handler, if this is the context of one; what it starts itself is so as well."""
+    running = _call.get()
+    if running is None or not StartedThread.is_meant(thread, starter):
+        return
+    run = thread.run
+
+    def run_for_handler() -> None:
+        _call.set(running)
+        run()
+
+    vars(thread)["run"] = run_for_handler
+    running.threads.add(StartedThread(thread))
+
+
+def submitted_to_pool(function: Callable[..., Any], who: FrameType) -> ThreadCall | None:
+    """A function is given to a pool of threads: what is called instead, where a handler gives it.
+
+    It, or who gives it, is the user's own: what a library gives to a pool of its own may be there to stay.
+    """
+    is_meant = _call.get() is not None and (is_users_own(function) or is_users_own_code(who.f_code))
+    return call_for_thread(function) if is_meant else None
+
+
+def call_for_thread(function: Callable[..., Any]) -> ThreadCall:
+    """What is called instead of a function that is given to a thread: what that starts itself is the handler's, too,
+    where one gives it."""
+    running = _call.get()
+    return ThreadCall(function) if running is None else ThreadCall(function, partial(_as_part_of, running))
+
+
+@contextmanager
+def _as_part_of(running: _Running) -> Iterator[None]:
+    token = _call.set(running)
+    try:
+        yield
+    finally:
+        _call.reset(token)
+
+
+def in_thread_of_pool(call: ThreadCall) -> None:
+    """A pool has it."""
+    if (running := _call.get()) is not None:
+        running.threads.add(call)
