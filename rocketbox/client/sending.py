@@ -566,7 +566,7 @@ class Sender:
         weak_is_final = not options.retry_another_broker_when_not_store_ok
         if tries.goes_on_after(lane, error, weak_is_final=weak_is_final) and not (for_good or tries.are_needless):
             others = not fixed and not lanes.brokers <= tries.tried
-            if pause := tries.pause(clock.random, others=others):
+            if pause := tries.pause(clock, others=others):
                 await clock.sleep(pause)
                 tries.now = clock.monotonic()
             if tries.now < tries.deadline and not tries.are_needless:

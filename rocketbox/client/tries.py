@@ -24,9 +24,8 @@ FLOW_CONTROL, and an error that tells of all of them.
 
 from __future__ import annotations
 
-from random import Random
-
 from rocketbox.client.lanes import Lane
+from rocketbox.clock import Clock
 from rocketbox.errors import (
     ConnectError,
     ConnectionClosedError,
@@ -114,11 +113,11 @@ class Tries:
         self.left -= 1
         return self.left >= 0
 
-    def pause(self, chances: Random, *, others: bool) -> float:
+    def pause(self, clock: Clock, *, others: bool) -> float:
         """Seconds to wait before the next try: none where ``others`` were not tried yet."""
         if others:
             return 0.0
-        pause = self._pause * chances.uniform(SHORTEST_PART, 1)
+        pause = self._pause * clock.random.uniform(SHORTEST_PART, 1)
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         self.tried.clear()
         return max(0.0, min(pause, self.deadline - self.now))

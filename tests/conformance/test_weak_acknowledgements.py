@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -22,7 +23,7 @@ from tests.support.waiting import PATIENCE
 
 pytestmark = [pytest.mark.apache, pytest.mark.anyio]
 
-SLAVES: dict[str, object] = {"slaveTimeout": 300, "inSyncReplicas": 2}  # 4.9.7 knows of no such number
+SLAVES: dict[str, Any] = {"slaveTimeout": 300, "inSyncReplicas": 2}  # 4.9.7 knows of no such number
 RAISES = ProducerOptions(send_message_timeout=12.0)
 RETURNS = ProducerOptions(send_message_timeout=12.0, accept_weak_ack=True)
 
@@ -94,7 +95,7 @@ async def test_a_slave_that_stands_still_is_waited_for_as_long_as_the_master_is_
 
 @pytest.mark.parametrize("version", EACH_VERSION)
 async def test_a_disk_that_takes_longer_than_the_broker_waits(version: str, topic: str, tmp_path: Path) -> None:
-    settings: dict[str, object] = {"flushDiskType": "SYNC_FLUSH", "syncFlushTimeout": 0}
+    settings: dict[str, Any] = {"flushDiskType": "SYNC_FLUSH", "syncFlushTimeout": 0}
     with apache_servers(tmp_path, version, keeps_store=False, **settings) as servers:
         result = await sent_until(servers, topic, SendStatus.FLUSH_DISK_TIMEOUT)
         async with Admin(name_server=servers.name_server) as admin:

@@ -62,7 +62,7 @@ LADDER: dict[str, str] = {
     "spark.record_columns": "errors message protocol spark.body_formats spark.columns spark.json_bodies "
     "spark.property_columns",
     "spark.offsets": "message",
-    "spark.checkpoint": "errors message",
+    "spark.checkpoint": "errors message spark.starting",
     "spark.limits": "message spark.offsets",
     "spark.pushdown": "message",
     "spark.loss": "errors message spark.offsets",
@@ -71,12 +71,13 @@ LADDER: dict[str, str] = {
     "spark.starting": "message client spark.looking spark.offsets",  # as above
     "spark.option_values": "durations sizes",
     "spark.servers": "protocol spark.option_values",
-    "spark.options": "spark.body_formats spark.columns spark.option_values spark.selection spark.servers "
+    "spark.options": "protocol spark.body_formats spark.columns spark.option_values spark.selection spark.servers "
     "spark.starting",
     "spark.worker_log": "",
     "spark.worker_client": "errors clock message protocol remoting client spark.servers spark.worker_log",
     "spark.asking": "errors message spark.worker_client",
-    "spark.identity": "clock message client spark.checkpoint spark.looking spark.loss spark.offsets spark.selection",
+    "spark.identity": "clock message client spark.checkpoint spark.looking spark.loss spark.offsets spark.selection "
+    "spark.starting",
     "spark.group_topics": "client",
     "spark.mirror": "errors clock rare_log message protocol client spark.asking spark.group_topics",
     "spark.ends": "errors clock rare_log message client spark.asking spark.loss spark.offsets spark.selection "
@@ -94,7 +95,7 @@ LADDER: dict[str, str] = {
     "spark.offsets spark.options spark.pull_plan spark.record_columns spark.worker_client",
     "spark.readers": "message client spark.checkpoint spark.mirror spark.offsets spark.options spark.progress "
     "spark.pushdown spark.reading spark.selection spark.starting spark.worker_client",
-    "spark.write_options": "spark.body_formats spark.option_values spark.servers",
+    "spark.write_options": "errors message protocol client spark.body_formats spark.option_values spark.servers",
     "spark.json_values": "",
     "spark.outgoing": "message spark.body_formats spark.json_values spark.write_options",
     "spark.dead_letters": "errors clock message protocol client spark.group_topics spark.offsets spark.outgoing "
@@ -105,8 +106,8 @@ LADDER: dict[str, str] = {
     "spark.discovery": "spark.source",
     "spark": "declarations sizes errors clock tasks frames loops rare_log safe_repr hints blocking message storage "
     "marks protocol remoting client template listeners spark spark.body_formats spark.checkpoint spark.columns "
-    "spark.mirror spark.offsets spark.options spark.progress spark.servers spark.starting spark.taken_away "
-    "spark.worker_client",
+    "spark.identity spark.mirror spark.offsets spark.options spark.progress spark.servers spark.starting "
+    "spark.taken_away spark.worker_client",
     "boot": "durations sizes errors clock tasks frames hints loops own_failures safe_repr",
     "autoconfigure": "declarations durations sizes errors clock tasks hints safe_repr own_failures blocking "
     "loops message marks protocol remoting client template listeners spark boot storage local_servers embedded "
