@@ -9,8 +9,11 @@ from pathlib import Path
 import anyio
 import pytest
 
+from rocketbox.client import Producer, ProducerOptions
 from rocketbox.clock import RealClock
 from rocketbox.embedded import EmbeddedServers
+from rocketbox.errors import NotDurableError
+from rocketbox.message import Message, SendStatus
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.client import RemotingClient
@@ -78,9 +81,45 @@ async def test_a_sync_that_takes_long_is_said_and_the_message_is_stored(tmp_path
             disk.free.set()
         assert answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
         assert answer.ext_fields["queueOffset"] == "1"
-        with anyio.fail_after(PATIENCE):
-            while len(await wire.messages("t")) < 2:
-                await anyio.sleep(0.01)
+        await until_there_are(wire, 2)
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+async def test_a_producer_is_told_that_a_sync_takes_long_and_sends_the_message_no_second_time(
+    tmp_path: Path, accepted: bool
+) -> None:
+    """Row C36: an error that says that the message is stored, or its result where that was asked for."""
+    disk = Disk()
+    options = ProducerOptions(accept_weak_ack=accepted)
+    async with (
+        embedded(tmp_path, disk, sync_flush_timeout=200, default_topic_queue_nums=1) as wire,
+        Producer("desk", name_server=wire.servers.name_server_address, options=options) as producer,
+    ):
+        await producer.send(Message("t", b"first"))
+        disk.free.clear()
+        try:
+            if accepted:
+                result = await producer.send(Message("t", b"slow"))
+            else:
+                with pytest.raises(NotDurableError, match="is stored with FLUSH_DISK_TIMEOUT") as caught:
+                    await producer.send(Message("t", b"slow"))
+                result = caught.value.result
+        finally:
+            disk.free.set()
+        assert result.status is SendStatus.FLUSH_DISK_TIMEOUT
+        assert (result.queue.topic, result.queue.queue_id, result.queue_offset) == ("t", 0, 1)
+        last = await producer.send(Message("t", b"last"))
+        assert (last.status, last.queue_offset) == (SendStatus.SEND_OK, 2)
+        await until_there_are(wire, 3)
+        found = await wire.messages("t")
+        assert [message.body for message in found] == [b"first", b"slow", b"last"]
+        assert found[1].msg_id == result.msg_id
+
+
+async def until_there_are(wire: Wire, count: int) -> None:
+    with anyio.fail_after(PATIENCE):
+        while len(await wire.messages("t")) < count:
+            await anyio.sleep(0.01)
 
 
 async def test_after_a_failed_sync_nothing_is_accepted_and_reads_go_on(tmp_path: Path) -> None:

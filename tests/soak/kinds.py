@@ -1,7 +1,8 @@
 """``make soak ARGS=kinds``: 100,000 messages of each kind; then tables are as they were, and memory too.
 
-Kinds are sends, one-way sends, batches, transactions, timer messages (half of them recalled), requests, compressed and
-traced messages; a consumer takes all of them. They go to an embedded broker in the same process, so that tables of both
+Kinds are sends, one-way sends, many at once, batches, sends that the client joins to batches, blocking sends of 20
+threads, transactions, timer messages (half of them recalled), delay levels, requests, compressed and traced messages; a
+consumer takes all of them. They go to an embedded broker in the same process, so that tables of both
 sides can be counted: whatever has more entries behind a kind than before it is named. ``--soak`` sends a million of
 each, ``--messages`` another number, ``--only timers,requests`` some of the kinds.
 
@@ -17,12 +18,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 from rich.console import Console
 from rich.table import Table
 
@@ -37,6 +40,8 @@ __all__ = ["KINDS", "main"]
 MESSAGES = 100_000
 AT_ONCE = 64
 BATCH = 32
+MANY = 1_000  # messages of one send_many
+THREADS = 20
 GROWN = 500  # entries of a table that stay: caches of names and the like have fewer, and messages are more
 GROWN_BYTES = 12 << 20  # of memory behind the first tenth: an allocator keeps some pieces, and a queue its index
 SETTLED = 30.0  # seconds without anything in which the next of what was sent has come
@@ -50,6 +55,7 @@ class Soak:
     servers: EmbeddedServers
     producer: Producer
     traced: Producer
+    joining: Producer
     number: int = 0
     wanted: set[bytes] = field(default_factory=set)
     came: Counter[bytes] = field(default_factory=Counter)
@@ -122,6 +128,31 @@ async def _batches(soak: Soak, count: int) -> None:
     await _many(count // BATCH, batch)
 
 
+async def _send_many(soak: Soak, count: int) -> None:
+    for _ in range(0, count, MANY):
+        await soak.producer.send_many([Message(TOPIC, soak.next("many")) for _ in range(min(count, MANY))])
+
+
+async def _auto_batches(soak: Soak, count: int) -> None:
+    await _many(count, lambda: soak.joining.send(Message(TOPIC, soak.next("auto-batch"))))
+
+
+async def _blocking(soak: Soak, count: int) -> None:
+    def work(left: Iterator[bytes]) -> None:
+        for body in left:
+            soak.producer.send_from_thread("a soak", Message(TOPIC, body))
+
+    limiter = anyio.CapacityLimiter(THREADS)
+    async with anyio.create_task_group() as threads:
+        for number in range(THREADS):
+            bodies = iter([soak.next("blocking") for _ in range(number, count, THREADS)])
+            threads.start_soon(partial(anyio.to_thread.run_sync, work, bodies, limiter=limiter))
+
+
+async def _delay_levels(soak: Soak, count: int) -> None:
+    await _many(count, lambda: soak.producer.send(Message(TOPIC, soak.next("level"), delay_level=1)))
+
+
 async def _transactions(soak: Soak, count: int) -> None:
     async def one() -> None:
         body = soak.next("transaction")
@@ -175,9 +206,13 @@ async def _traced(soak: Soak, count: int) -> None:
 KINDS: dict[str, Callable[[Soak, int], Awaitable[None]]] = {
     "sends": _sends,
     "one-way": _one_way,
+    "many": _send_many,
     "batches": _batches,
+    "auto-batches": _auto_batches,
+    "blocking": _blocking,
     "transactions": _transactions,
     "timers": _timers,
+    "levels": _delay_levels,
     "requests": _requests,
     "compressed": _compressed,
     "traced": _traced,
@@ -221,6 +256,7 @@ async def soak_kinds(kinds: list[str], messages: int, directory: Path) -> tuple[
         address = servers.name_server_address
         options = ProducerOptions(compress_message_body_threshold=4096, send_message_timeout=30.0)
         traced = ProducerOptions(enable_msg_trace=True, send_message_timeout=30.0)
+        joins = ProducerOptions(auto_batch=True, send_message_timeout=30.0)
         consuming = ConsumerOptions(consume_from_where=ConsumeFromWhere.FIRST_OFFSET, concurrency=32)
         soak: Soak
         async with (
@@ -228,14 +264,18 @@ async def soak_kinds(kinds: list[str], messages: int, directory: Path) -> tuple[
                 "soak", name_server=address, options=options, transaction_checker=lambda message: soak.check(message)
             ) as producer,
             Producer("soak-traced", name_server=address, options=traced) as of_trace,
+            Producer("soak-joining", name_server=address, options=joins) as joining,
             PushConsumer("soak", name_server=address, options=consuming) as consumer,
         ):
-            soak = Soak(servers, producer, of_trace)
+            soak = Soak(servers, producer, of_trace, joining)
             soak.consumer = consumer
             await producer.send(Message(TOPIC, soak.next("first")))
             await consumer.subscribe(TOPIC, "*", soak.handle)
             await soak.settle()
-            roots = {"broker": servers.broker, "producer": producer, "traced": of_trace, "consumer": consumer}
+            roots = {
+                "broker": servers.broker, "producer": producer, "traced": of_trace, "joining": joining,
+                "consumer": consumer,
+            }  # fmt: skip
             for kind in kinds:
                 first = max(1000, messages // 10)
                 await KINDS[kind](soak, first)
