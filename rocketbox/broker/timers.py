@@ -42,6 +42,7 @@ from rocketbox.broker.timer_messages import (
     is_rolled,
     rolled,
 )
+from rocketbox.broker.timer_reading import TimerReader
 from rocketbox.broker.timer_recalls import AT_ONCE, BroughtForward, Entry, Recalls
 from rocketbox.broker.timer_wheel import LATEST_MS, TimerWheel
 from rocketbox.broker.topics import TopicTable
@@ -51,7 +52,7 @@ from rocketbox.clock import Clock
 from rocketbox.errors import InvalidMessageError, StoreError, StoreFailedError, StoreFullError, StoreStalledError
 from rocketbox.message import MAX_PROPERTIES_BYTES, MessageExt
 from rocketbox.protocol.codes import TIMER_TOPIC
-from rocketbox.protocol.stored_message import CHECKSUM_BYTES, decode_message
+from rocketbox.protocol.stored_message import CHECKSUM_BYTES
 from rocketbox.rare_log import RareLog
 from rocketbox.tasks import Supervisor
 from rocketbox.waiters import Waiter, make_waiter
@@ -61,7 +62,7 @@ __all__ = ["TimerDelivery"]
 _log = logging.getLogger(__name__)
 
 BATCH = 128  # messages that are delivered by one flush
-RUN = 32  # messages of neighbouring places that are read at once
+RUN = 32  # messages that are given on in one turn of the loop
 HELD_AT_ONCE = 1024  # entries that are moved in one turn of the loop
 SCANNED_AT_ONCE = 256  # messages that a start reads in one step of a thread
 SHARE_OF_TIME = 0.1  # at most this much of it goes into writing copies
@@ -99,6 +100,7 @@ class TimerDelivery:
         self._window_ms = kept_ms // 2
         self._longest_ms = longest_ms
         self._precision_ms = precision_ms
+        self._reader = TimerReader(store)
         self._unparking = Unparking(store, puts, topics, clock, "timer")
         self._wheel = TimerWheel()
         self._hand: list[Entry] = []  # what is being delivered: it waits until it is durable
@@ -322,7 +324,7 @@ class TimerDelivery:
         begin = max(begin, self._store.min_offset(TIMER_TOPIC, 0))
         while begin < self._scan_end:
             count = min(SCANNED_AT_ONCE, self._scan_end - begin)
-            records, unread = await run_blocking(self._read_runs, [(begin, count)])
+            records, unread = await run_blocking(self._reader.read_runs, [(begin, count)])
             now = self._clock.time_ms()
             try:
                 self._aside.set_aside([(AT_ONCE, offset) for offset in unread], unread, self._clock.monotonic())
@@ -434,7 +436,7 @@ class TimerDelivery:
         ends: list[int | None] = []  # where each of the first ones ends in the log
         settled = 0
         try:
-            records, unread = await self._read(entries)
+            records, unread = await self._reader.read(entries)
             entries[:] = self._aside.set_aside(entries, unread, self._clock.monotonic())
             while len(ends) < len(entries):
                 if self._hand is not hand:
@@ -542,52 +544,10 @@ class TimerDelivery:
 
     # --- reading ---
 
-    async def _read(self, entries: Iterable[Entry]) -> tuple[dict[int, MessageExt], dict[int, Exception]]:
-        """The messages by their offsets, but for those that are gone; and those that cannot be read, and why.
-
-        Raises StoreError.
-        """
-        found: list[bytes] = []
-        unread: dict[int, Exception] = {}
-        cold: list[tuple[int, int]] = []
-        for begin, count in _runs(entries):
-            try:
-                result = self._store.get_from_memory(TIMER_TOPIC, 0, begin, count)
-            except WrongEntryError:
-                result = None
-            if result is None or len(result.records) < count:
-                cold.append((begin, count))
-            else:
-                found += result.records
-        for at in range(0, len(cold), RUN):
-            read, failed = await run_blocking(self._read_runs, cold[at : at + RUN])
-            found += read
-            unread |= failed
-        messages = [decode_message(record, decompress=False)[0] for record in found]
-        return {message.queue_offset: message for message in messages}, unread
-
-    def _read_runs(self, runs: Sequence[tuple[int, int]]) -> tuple[list[bytes], dict[int, Exception]]:
-        """The records of runs of places; and the places that cannot be read, and why. Blocks; in any thread."""
-        records: list[bytes] = []
-        unread: dict[int, Exception] = {}
-        for begin, count in runs:
-            try:
-                records += self._read_run(begin, count)
-            except (OSError, WrongEntryError) as error:  # one of them; an entry that is wrong is mended meanwhile
-                if count == 1:
-                    unread[begin] = error
-                    continue
-                for offset in range(begin, begin + count):
-                    try:
-                        records += self._read_run(offset, 1)
-                    except (OSError, WrongEntryError) as failed:
-                        unread[offset] = failed
-        return records, unread
-
     async def _read_again(self) -> None:
         """Have those that were set aside, and can be read by now, be due."""
         entries = sorted(self._aside.entries(), key=lambda entry: entry[1])
-        messages, unread = await self._read(entries)
+        messages, unread = await self._reader.read(entries)
         now = self._clock.time_ms()
         for wake, offset in self._aside.read_again(unread, self._clock.monotonic()):
             self._wheel.add(wake, offset)
@@ -598,18 +558,6 @@ class TimerDelivery:
                 if delete_key(properties) is None and is_brought_forward(properties, due):
                     self._is_loaded = False  # then all is looked at, for what recalls it
         self._mark()
-
-    def _read_run(self, begin: int, count: int) -> list[bytes]:
-        """The records of neighbouring places, but for those that are gone. Blocks; in any thread."""
-        records: list[bytes] = []
-        end = begin + count
-        while begin < end:
-            found = self._store.get(TIMER_TOPIC, 0, begin, end - begin)
-            records += found.records
-            if found.next_begin_offset <= begin:
-                break
-            begin = found.next_begin_offset
-        return records
 
     # --- a clock that is put back ---
 
@@ -656,7 +604,7 @@ class TimerDelivery:
 
     async def _read_as_possible(self, entries: Sequence[Entry]) -> dict[int, MessageExt]:
         """As far as they can be read: the others are due when they were."""
-        messages, unread = await self._read(entries)
+        messages, unread = await self._reader.read(entries)
         if unread:
             offset, error = next(iter(unread.items()))
             self._log.tell(
@@ -668,17 +616,3 @@ class TimerDelivery:
 
 def _bytes_of(entries: Iterable[Entry]) -> bytes:
     return array("q", [number for entry in entries for number in entry]).tobytes()
-
-
-def _runs(entries: Iterable[Entry]) -> Iterator[tuple[int, int]]:
-    """The first offset and the number of neighbouring ones, at most RUN of them."""
-    begin = count = 0
-    for _, offset in entries:
-        if count and offset == begin + count and count < RUN:
-            count += 1
-            continue
-        if count:
-            yield begin, count
-        begin, count = offset, 1
-    if count:
-        yield begin, count

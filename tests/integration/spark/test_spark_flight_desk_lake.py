@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 import pyarrow as pa
-import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it has no types
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from starter_examples.flight_desk.lake import faults
