@@ -1,8 +1,10 @@
 """``make soak`` runs the tests of the harness 1,000 times: a harness that fails now and then is worse than none.
 
-Each run is a process of its own with a seed: the order of its tests, and of its hashes. With ``--load 2`` two processes
-beside it keep two cores busy all the time. What was run stands in ``.rocketbox/soak/runs.jsonl``, so that the command
-goes on where it was stopped, and the output of a run that failed beside it; ``--seed 17`` runs one of them again.
+Each run is a process of its own with a seed: the order of its tests, and of its hashes. ``--at-once 3`` has three of
+them run beside each other, and with ``--load 2`` two processes more keep two cores busy all the time. What was run
+stands in ``.rocketbox/soak/runs.jsonl``, so that the command goes on where it was stopped, and the output of a run that
+failed beside it; ``--seed 17`` runs one of them again. Tests that start pytest in a process of their own are in each
+tenth run: they take a third of the time, and little of it in the harness.
 Status 1 when a run has failed.
 
 ``make soak ARGS=kinds`` sends 100,000 messages of each kind instead, and looks at tables and memory (``kinds``).
@@ -17,9 +19,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -29,6 +33,8 @@ from tests.soak.order import SEED
 __all__ = ["main"]
 
 HARNESS = ("tests/unit/testing",)
+IN_PROCESSES = "tests/unit/testing/test_plugin.py"
+EACH_SO_MANY = 10  # runs have these tests in one
 FOLDER = Path(".rocketbox/soak")
 BUSY = """
 import os, sys, threading
@@ -40,7 +46,8 @@ while True:
 
 @dataclass(frozen=True)
 class Run:
-    """How a run ended; ``load`` is the machine's, of the last minute, and ``beside`` how many processes made it."""
+    """How a run ended; ``load`` is the machine's, of the last minute, and ``beside`` how many processes, other runs
+    too, made it."""
 
     seed: int
     tests: tuple[str, ...]
@@ -60,6 +67,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=1000, help="how many there are to be, those of before too (1000)")
     parser.add_argument("--seed", type=int, help="this run alone, with its output")
     parser.add_argument("--load", type=int, default=0, help="processes beside it that keep a core busy each (0)")
+    parser.add_argument("--at-once", type=int, default=1, help="how many run beside each other (1)")
     parser.add_argument("--limit", type=float, default=900, help="seconds after which a run hangs (900)")
     parser.add_argument("--folder", type=Path, default=FOLDER, help=f"where runs are noted ({FOLDER})")
     arguments = parser.parse_args()
@@ -70,35 +78,51 @@ def main() -> int:
             run, output = _run(arguments.seed, tests, arguments.load, arguments.limit)
             print(output)
             return not run.passed
-        runs = _soak(arguments.folder, tests, arguments.runs, arguments.load, arguments.limit)
+        runs = _soak(arguments.folder, tests, arguments.runs, arguments.load, arguments.limit, arguments.at_once)
     failed = [run.seed for run in runs if not run.passed]
     told = f"failed: {', '.join(map(str, failed))}; their output is in {arguments.folder}" if failed else "0 failed"
     print(f"{len(runs)} runs, {told}")
     return bool(failed)
 
 
-def _soak(folder: Path, tests: tuple[str, ...], wanted: int, load: int, limit: float) -> list[Run]:
+def _soak(folder: Path, tests: tuple[str, ...], wanted: int, load: int, limit: float, at_once: int) -> list[Run]:
     """All runs of these tests, once there are so many."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "runs.jsonl"
     noted = [Run(**json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
     runs = [run for run in noted if tuple(run.tests) == tests]
-    seeds = iter(range(max((run.seed for run in runs), default=-1) + 1, sys.maxsize))
-    while len(runs) < wanted:
-        run, output = _run(next(seeds), tests, load, limit)
-        runs.append(run)
-        if not run.passed:
-            (folder / f"failed-{run.seed}.txt").write_text(output)
-        with file.open("a") as notes:
-            notes.write(json.dumps(asdict(run)) + "\n")
-        again = f"python -m tests.soak --seed {run.seed} --load {load} {' '.join(tests)}"
-        said = "" if run.passed else f"FAILED, {again}: "
-        print(f"seed {run.seed}: {said}{run.end}, machine's load {run.load:.1f}", flush=True)
+    first = max((run.seed for run in runs), default=-1) + 1
+    seeds = range(first, first + max(0, wanted - len(runs)))
+    beside = load + at_once - 1
+    with ThreadPoolExecutor(at_once) as pool:
+        try:
+            for run, output in _as_they_end(pool, (partial(_run, seed, tests, beside, limit) for seed in seeds)):
+                runs.append(run)
+                if not run.passed:
+                    (folder / f"failed-{run.seed}.txt").write_text(output)
+                with file.open("a") as notes:
+                    notes.write(json.dumps(asdict(run)) + "\n")
+                again = f"python -m tests.soak --seed {run.seed} --load {beside} {' '.join(tests)}"
+                said = "" if run.passed else f"FAILED, {again}: "
+                print(f"seed {run.seed}: {said}{run.end}, machine's load {run.load:.1f}", flush=True)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in list(_children):
+                os.killpg(child.pid, signal.SIGKILL)
+            raise
     return runs
+
+
+def _as_they_end(pool: ThreadPoolExecutor, runs: Iterator[Callable[[], tuple[Run, str]]]) -> Iterator[tuple[Run, str]]:
+    waiting = [pool.submit(run) for run in runs]
+    for ended in as_completed(waiting):
+        yield ended.result()
 
 
 def _run(seed: int, tests: tuple[str, ...], beside: int, limit: float) -> tuple[Run, str]:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.soak.order", *tests]
+    if tests == HARNESS and seed % EACH_SO_MANY:
+        command.append(f"--ignore={IN_PROCESSES}")
     environment = {**os.environ, SEED: str(seed), "PYTHONHASHSEED": str(seed % 2**32)}
     began = time.monotonic()
     with subprocess.Popen(
@@ -110,6 +134,7 @@ def _run(seed: int, tests: tuple[str, ...], beside: int, limit: float) -> tuple[
         text=True,
         start_new_session=True,
     ) as child:
+        _children.add(child)
         try:
             output, _ = child.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
@@ -118,9 +143,14 @@ def _run(seed: int, tests: tuple[str, ...], beside: int, limit: float) -> tuple[
         except BaseException:
             os.killpg(child.pid, signal.SIGKILL)
             raise
+        finally:
+            _children.discard(child)
     end = (output.strip().splitlines() or [f"status {child.returncode}"])[-1]
     seconds = round(time.monotonic() - began, 1)
     return Run(seed, tests, child.returncode == 0, seconds, os.getloadavg()[0], beside, end), output
+
+
+_children: set[subprocess.Popen[str]] = set()  # of the runs that go on
 
 
 @contextmanager

@@ -168,7 +168,7 @@ async def test_nobody_reaches_a_broker_that_is_stopped_until_it_is_started(
         async with harness.broker.stopped():
             with pytest.raises((RemotingError, ClientError)):
                 await pay(harness, payments, 2)
-            await harness.advance("5m")
+            await harness.advance("1m")
             embedded = harness.app.health().components["embedded-servers"]
             assert embedded.reasons == ("the embedded broker takes no messages: its broker is stopped",)
             with pytest.raises(HarnessError, match="the broker is stopped already"):
