@@ -8,9 +8,12 @@ Source: Apache Spark 4.3.0 ``StreamingQuery``, ``StreamExecution.stop``; py4j 0.
 from __future__ import annotations
 
 import re
+import threading
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped] # it has no types
@@ -24,7 +27,7 @@ from rocketbox.spark.checkpoint import CheckpointError
 from rocketbox.spark.listener_options import SparkListenerOptions
 from rocketbox.spark.paths import checkpoint_location
 from rocketbox.spark.servers import Servers
-from rocketbox.spark.session import SessionLostError, is_alive, log_query_errors
+from rocketbox.spark.session import SessionLostError, is_alive, log_no_query_errors
 
 __all__ = [
     "GONE",
@@ -116,14 +119,50 @@ def stop_query(session: SparkSession, query: StreamingQuery, timeout: float) -> 
 
     That is so while its function neither ends nor asks Spark for anything.
     """
-    # Of the session, whoever made it: without one Spark waits for ever.
-    session.conf.set(STOP_TIMEOUT, f"{round(max(timeout, SHORTEST_STOP) * 1000)}ms")
-    log_query_errors(session, False)
-    try:
+    with _stops_of(session).one_more(session, timeout):
         query.stop()
-    finally:
-        with suppress(*GONE):
-            log_query_errors(session, True)
+
+
+class _Stops:
+    """Queries of one session that are being stopped. Meanwhile it has settings of ours, and then its own again.
+
+    It may be one of the user's, with queries of theirs. But without a timeout Spark waits for ever for a function.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._number = 0
+        self._give_back = ExitStack()
+
+    @contextmanager
+    def one_more(self, session: SparkSession, timeout: float) -> Iterator[None]:
+        with self._lock:
+            if self._number == 0:
+                before = session.conf.getAll.get(STOP_TIMEOUT)
+                restore = partial(session.conf.unset, STOP_TIMEOUT)
+                if before is not None:
+                    restore = partial(session.conf.set, STOP_TIMEOUT, before)
+                self._give_back.callback(restore)
+                self._give_back.callback(log_no_query_errors(session))
+            session.conf.set(STOP_TIMEOUT, f"{round(max(timeout, SHORTEST_STOP) * 1000)}ms")
+            self._number += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._number -= 1
+                if self._number == 0:
+                    with suppress(*GONE):
+                        self._give_back.close()
+
+
+_of_sessions: weakref.WeakKeyDictionary[SparkSession, _Stops] = weakref.WeakKeyDictionary()
+_of_sessions_lock = threading.Lock()
+
+
+def _stops_of(session: SparkSession) -> _Stops:
+    with _of_sessions_lock:
+        return _of_sessions.setdefault(session, _Stops())
 
 
 def is_active(session: SparkSession, query: StreamingQuery) -> bool:

@@ -15,7 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -47,7 +47,7 @@ __all__ = [
     "drop_session",
     "has_session",
     "is_alive",
-    "log_query_errors",
+    "log_no_query_errors",
     "make_active",
     "settings_of",
 ]
@@ -232,13 +232,19 @@ def _launcher_options() -> Iterator[None]:
             os.environ[LAUNCHER_OPTIONS] = before
 
 
-def log_query_errors(session: SparkSession, on: bool) -> None:
-    """Whether Spark itself logs what ends a query (pages of Java): not while one is stopped on purpose."""
+def log_no_query_errors(session: SparkSession) -> Callable[[], object]:
+    """Have Spark itself not log what ends a query (pages of Java), as one that is stopped on purpose.
+
+    What comes back, when called, has it log again what it did.
+    """
     java = session.sparkContext._jvm
     assert java is not None
     log4j = java.org.apache.logging.log4j
     name = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
-    log4j.core.config.Configurator.setLevel(name, log4j.Level.ERROR if on else log4j.Level.OFF)
+    configure = log4j.core.config.Configurator.setLevel
+    before = log4j.LogManager.getLogger(name).getLevel()
+    configure(name, log4j.Level.OFF)
+    return partial(configure, name, before)
 
 
 def has_session() -> bool:

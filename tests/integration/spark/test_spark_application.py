@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -51,8 +53,8 @@ SCHEMA = (
 FILE_SYSTEM = 'No FileSystem for scheme "nosuch"'
 
 
-def desk(service: ServiceMaker, broker: Broker, topic: str, options: str) -> ModuleType:
-    settings = f"rocketmq: {{name-server: '{broker.name_server}'}}\n"
+def desk(service: ServiceMaker, broker: Broker, topic: str, options: str, more: str = "") -> ModuleType:
+    settings = f"rocketmq: {{name-server: '{broker.name_server}'}}\n{more}"
     return service(SOURCE.replace("TOPIC", topic).replace("OPTIONS", options), settings)
 
 
@@ -117,6 +119,41 @@ async def test_health_of_an_application_has_the_numbers_of_its_spark_listener(
         told = app.health().as_dict()["components"]["listeners"]["components"][f"lake_{topic}"]
         assert told == {"status": "UP", "details": details}
     assert sorted(module.lake) == [0, 1, 2, 3, 4]
+
+
+async def test_a_session_that_is_there_already_is_used_as_it_is_and_left_so(
+    service: ServiceMaker, spark: SparkSession, broker: Broker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one of a notebook, or of a program that runs the application beside other work."""
+    await send(broker, topic, 0, 4)
+    conf = "rocketbox.spark.conf: {spark.sql.shuffle.partitions: '77', spark.master: 'local[9]'}\n"
+    module = desk(service, broker, topic, 'trigger="available_now"', conf)
+    own = {"spark.sql.session.timeZone": "Europe/Berlin", "spark.sql.streaming.stopTimeout": None}
+    before = spark.conf.getAll
+    try:
+        set_all(spark, own)
+        said, variables = spark.conf.getAll, dict(os.environ)
+        async with module.app as app:
+            await until(lambda: shown(app, f"lake_{topic}").details["status"] == "finished")
+            assert sorted(module.lake) == [0, 1, 2, 3]
+        assert spark.conf.getAll == said
+        assert dict(os.environ) == variables
+    finally:
+        set_all(spark, {name: before.get(name) for name in own})
+    assert SparkSession.builder.getOrCreate() is spark
+    assert spark.range(3).count() == 3, "it lives on"
+    assert not spark.streams.active
+    (told,) = [text for text in caplog.messages if "there is a SparkSession already, which keeps what it has" in text]
+    assert "spark.master, " in told
+    assert "spark.sql.shuffle.partitions" in told
+
+
+def set_all(spark: SparkSession, settings: Mapping[str, str | None]) -> None:
+    for name, value in settings.items():
+        if value is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, value)
 
 
 HANGS = """

@@ -33,6 +33,7 @@ from rocketbox.spark.listener import (
     SparkListenerState,
 )
 from rocketbox.spark.loss import DataLossError
+from rocketbox.spark.query import STOP_TIMEOUT
 from rocketbox.spark.query_options import OnFailedBatch
 from rocketbox.spark.session import SparkRuntime
 from tests.support.spark.listeners import MINUTES, give_lease_to, group_of, rows_in, send, spark_listener, until
@@ -287,9 +288,13 @@ async def test_a_missing_topic_is_told_and_read_from_its_beginning_when_it_comes
     assert caplog.text.count(f"topic {topic} does not exist yet") == 1
 
 
-async def test_a_hanging_function_does_not_stretch_the_stop_and_is_named(
-    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize("said", [None, "77s"])
+async def test_a_hanging_function_does_not_stretch_the_stop_and_is_named_and_the_session_keeps_its_own_timeout(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path, spark: SparkSession,
+    caplog: pytest.LogCaptureFixture, said: str | None,
+) -> None:  # fmt: skip
+    """The session may be one of the user's own, who have queries besides: for these it is as they have made it."""
+    before = spark.conf.getAll.get(STOP_TIMEOUT)
     release, begun = threading.Event(), []
 
     def hangs(rows: DataFrame, batch: SparkBatch) -> None:
@@ -302,6 +307,10 @@ async def test_a_hanging_function_does_not_stretch_the_stop_and_is_named(
         await send(broker, each, 0, 1)
     both = [spark_listener(hangs, client, each, tmp_path / each, runtime=runtime) for each in topics]
     try:
+        if said is None:
+            spark.conf.unset(STOP_TIMEOUT)
+        else:
+            spark.conf.set(STOP_TIMEOUT, said)
         async with both[0], both[1]:
             await until(lambda: len(begun) == 2)
             began = RealClock().monotonic()
@@ -310,8 +319,11 @@ async def test_a_hanging_function_does_not_stretch_the_stop_and_is_named(
                     tasks.start_soon(running.drain, 4.0)
             took = RealClock().monotonic() - began
         left_in = RealClock().monotonic() - began - took
+        assert spark.conf.getAll.get(STOP_TIMEOUT) == said
     finally:
         release.set()
+        if before is not None:
+            spark.conf.set(STOP_TIMEOUT, before)
     assert took < 7, "4 s, and what a busy machine adds"
     assert left_in < 10, "nothing is drained twice; the end of two listeners' threads is waited for 2 s each"
     line = hangs.__code__.co_firstlineno + 2

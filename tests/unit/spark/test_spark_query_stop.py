@@ -29,7 +29,10 @@ class HangingJava:
     def __init__(self) -> None:
         self.answers = threading.Event()
         self.asked = threading.Semaphore(0)
-        self.conf = SimpleNamespace(set=self._ask)
+
+    @property
+    def conf(self) -> bool:
+        return self._ask()
 
     def _ask(self, *_: object) -> bool:
         self.asked.release()
