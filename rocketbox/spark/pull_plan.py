@@ -53,6 +53,12 @@ class Stretch:
         return self.piece.queue
 
     @property
+    def unread(self) -> QueueRange:
+        """What of the whole range has not been read, from the first such offset on."""
+        first = min(each.position for each in self.piece.stretches if each.position < each.end)
+        return QueueRange(self.queue, first, self.piece.end)
+
+    @property
     def is_last(self) -> bool:
         """Whether nothing of the range behind it has been begun."""
         return self.piece.assigned == self.end

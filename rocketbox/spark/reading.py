@@ -39,9 +39,23 @@ from rocketbox.spark.offsets import QueueRange, in_words
 from rocketbox.spark.options import SourceOptions
 from rocketbox.spark.pull_plan import PULLS_IN_FLIGHT, PullPlan, Stretch
 from rocketbox.spark.record_columns import Pulled, RecordDecoder, queue_offsets, record_starts, unreadable_record
-from rocketbox.spark.worker_client import client, patiently
+from rocketbox.spark.worker_client import PATIENCE, UNREACHABLE, client, may_pass, patiently
 
-__all__ = ["Reading", "read_ranges"]
+__all__ = ["NotReadError", "Reading", "read_ranges"]
+
+
+class NotReadError(RocketBoxError):
+    """``unread`` was not read: ``error`` is what its broker, or the way to it, had for an answer all the time that it
+    was asked.
+    """
+
+    def __init__(self, unread: QueueRange, error: RocketBoxError) -> None:
+        self.unread = unread
+        queue, last = unread.queue, f" to {unread.end - 1}" if len(unread) > 1 else ""
+        super().__init__(
+            f"{in_words(queue)}: offsets {unread.start}{last} ({len(unread)} in all) were not read, since broker "
+            f"{queue.broker_name} did not answer for {PATIENCE:.0f} s: {error}"
+        )
 
 
 def read_ranges(ranges: Sequence[QueueRange], options: SourceOptions) -> Iterator[Any]:
@@ -101,7 +115,8 @@ class Reading:
     async def take(self) -> list[Pulled]:
         """What makes the next record batch, when it is there; nothing at the end.
 
-        Raises DataLossError, and what the client raises when it does not pass, or lasts for longer than a minute.
+        Raises DataLossError, NotReadError when a broker is away for longer than a minute, and what the client raises
+        that does not pass.
         """
         while self._error is None and not self._plan.has_batch:
             await self._changed.wait()
@@ -124,6 +139,10 @@ class Reading:
             stretch, most = pull
             try:
                 await self._pull(admin, stretch, most)
+            except UNREACHABLE as error:
+                if not may_pass(error):
+                    raise
+                raise NotReadError(stretch.unread, error) from error
             finally:
                 self._plan.ended(stretch)
             self._change()

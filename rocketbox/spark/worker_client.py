@@ -42,7 +42,17 @@ from rocketbox.remoting.tls import tls_findings
 from rocketbox.spark.servers import Servers, SparkTls
 from rocketbox.spark.worker_log import set_up_worker_log
 
-__all__ = ["AT_ONCE", "UNREACHABLE", "ClientThread", "client", "gather", "may_be_closed", "may_pass", "patiently"]
+__all__ = [
+    "AT_ONCE",
+    "PATIENCE",
+    "UNREACHABLE",
+    "ClientThread",
+    "client",
+    "gather",
+    "may_be_closed",
+    "may_pass",
+    "patiently",
+]
 
 _log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")

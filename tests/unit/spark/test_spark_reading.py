@@ -31,7 +31,8 @@ from rocketbox.spark.loss import DELETED_BY_NOW, SETTLE, DataLossError
 from rocketbox.spark.offsets import QueueRange
 from rocketbox.spark.options import SourceOptions
 from rocketbox.spark.pull_plan import PULLS_IN_FLIGHT, ROWS_PER_RECORD_BATCH
-from rocketbox.spark.reading import Reading
+from rocketbox.spark.query import is_permanent
+from rocketbox.spark.reading import NotReadError, Reading
 from rocketbox.spark.record_columns import BYTES_PER_RECORD_BATCH, RecordDecoder
 from tests.support.clocks import VirtualClock, idle
 from tests.support.spark.log_of_a_broker import QUEUE, LogOfABroker, Queue, StillClock, record
@@ -601,8 +602,34 @@ async def test_a_broker_that_is_away_is_asked_for_a_minute() -> None:
     away = ConnectError("127.0.0.1:1", "refused")
     log = LogOfABroker({QUEUE: queue_of(range(100))}, [away] * 5)
     assert await read(log, 0, 100) == list(range(100))
-    with pytest.raises(ConnectError):
-        await read(LogOfABroker({QUEUE: queue_of(range(10))}, [away] * 1000), 0, 10)
+
+
+async def test_after_that_minute_the_error_names_the_broker_and_the_range_that_was_not_read() -> None:
+    clock, away = StillClock(), ConnectError("127.0.0.1:1", "refused")
+    log = LogOfABroker({QUEUE: queue_of(range(100))}, [away] * 1000)
+    with pytest.raises(NotReadError) as raised:
+        await read(log, 10, 100, clock)
+    assert str(raised.value) == (
+        f"orders {QUEUE.broker_name}/{QUEUE.queue_id}: offsets 10 to 99 (90 in all) were not read, since broker "
+        f"{QUEUE.broker_name} did not answer for 60 s: cannot connect to 127.0.0.1:1: refused"
+    )
+    assert raised.value.unread == QueueRange(QUEUE, 10, 100)
+    assert raised.value.__cause__ is away
+    assert not is_permanent(raised.value), "the batch is tried again"
+
+
+async def test_what_is_named_as_not_read_begins_behind_what_was_read() -> None:
+    away, log = ConnectError("127.0.0.1:1", "refused"), LogOfABroker({QUEUE: queue_of(range(100))}, most=10)
+    answer = log.pull_records
+
+    async def pull(queue: MessageQueue, offset: int, *arguments: Any, **options: Any) -> Any:
+        if offset >= 42:  # where a pull begins, behind the one from 32 on
+            raise away
+        return await answer(queue, offset, *arguments, **options)
+
+    log.pull_records = pull  # type: ignore[method-assign] # of this one
+    with pytest.raises(NotReadError, match=r"offsets 42 to 99 \(58 in all\) were not read"):
+        await read(log, 0, 100)
 
 
 @pytest.mark.parametrize(
