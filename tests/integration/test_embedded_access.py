@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import stat
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from traceback import TracebackException
 
@@ -27,6 +28,7 @@ from rocketbox.remoting.server import RemotingServer
 from tests.support.broker.access import ADMIN, keys_of
 from tests.support.broker.wire import Wire, small_options
 from tests.support.failures import variables_of_ours
+from tests.support.framework.services import ServiceMaker
 from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
@@ -48,7 +50,8 @@ EVIL_BROKER = {
     "brokerId": 0,
 }  # fmt: skip
 NO_TOPICS = json.dumps({"topicConfigSerializeWrapper": {"topicConfigTable": {}, "dataVersion": {}}}).encode()
-POLICIES = {
+Policies = Mapping[str, Sequence[tuple[str, Sequence[str]]]]
+POLICIES: Policies = {
     "producer": [("Topic:departures", ["Pub"])],
     "consumer": [("Topic:departures", ["Sub", "Get"]), ("Group:board", ["Sub"])],
 }
@@ -61,16 +64,20 @@ def secured(kind: str, folder: Path) -> EmbeddedOptions:
     return small_options(folder / "store", acl_enable=True, acl_file=str(folder / "plain_acl.yml"))
 
 
-async def give_rights(servers: EmbeddedServers) -> None:
+async def give_rights(servers: EmbeddedServers, policies: Policies = POLICIES, *, change: bool = False) -> None:
+    """Make the users with what they may, or change what they may."""
     async with RemotingClient(clock=RealClock(), hooks=[RequestSigner(ADMIN)]) as client:
         wire = Wire(servers, client)
-        for name, entries in POLICIES.items():
-            user = {"username": name, "password": keys_of(name).secret_key}
-            made = await wire.broker(C.AUTH_CREATE_USER, {"username": name}, json.dumps(user).encode())
+        for name, entries in policies.items():
+            if not change:
+                user = {"username": name, "password": keys_of(name).secret_key}
+                made = await wire.broker(C.AUTH_CREATE_USER, {"username": name}, json.dumps(user).encode())
+                assert made.code == 0, made.remark
             policy = {"entries": [{"resource": what, "actions": how, "decision": "Allow"} for what, how in entries]}
             acl = json.dumps({"policies": [policy]}).encode()
-            given = await wire.broker(C.AUTH_CREATE_ACL, {"subject": f"User:{name}"}, acl)
-            assert (made.code, given.code) == (0, 0)
+            code = C.AUTH_UPDATE_ACL if change else C.AUTH_CREATE_ACL
+            given = await wire.broker(code, {"subject": f"User:{name}"}, acl)
+            assert given.code == 0, given.remark
 
 
 def of(user: Credentials | None) -> ClientOptions:
@@ -133,6 +140,45 @@ async def test_messages_go_from_who_may_send_to_who_may_read(
         told = "".join(TracebackException.from_exception(error, capture_locals=True).format())
         for text in (told, repr(error), str(error), repr(vars(error))):
             assert "secret-of" not in text
+
+
+LISTENER = """
+from rocketbox import ConsumeFromWhere, RocketBox, rocketmq_listener
+
+app = RocketBox("board", scan=[__name__])
+seen = []
+
+@rocketmq_listener(topic="departures", consumer_group="board", consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+async def on_departure(text: str) -> None:
+    seen.append(text)
+"""
+
+
+async def test_a_service_is_not_ready_until_the_group_of_its_listener_may_read(
+    tmp_path: Path, service: ServiceMaker
+) -> None:
+    async with EmbeddedServers(secured("ACL 2.0", tmp_path)) as servers:
+        await give_rights(servers, {**POLICIES, "consumer": [("Topic:departures", ["Sub", "Get"])]})
+        address = servers.name_server_address
+        async with Admin(name_server=address, client_options=of(ADMIN)) as admin:
+            await admin.create_topic("departures", queues=1)
+        async with Producer("desk", name_server=address, client_options=of(PRODUCER)) as producer:
+            await producer.send(Message("departures", b"UA1"))
+        keys = f"access-key: {CONSUMER.access_key}\n  secret-key: {CONSUMER.secret_key}\n"
+        module = service(LISTENER, f"rocketmq:\n  name-server: {address}\n  {keys}")
+        reason = "the servers refuse it: user cons... lacks SUB on group board"
+        async with module.app as app:
+            container = app.listeners["board"]
+            await until(lambda: not app.is_ready, "the refusal")
+            assert (container.state().ready, container.state().reason) == (False, reason)
+            assert app.not_ready_because == [f"the listeners of group board: {reason}"]
+            assert (app.health().ready, list(app.health().reasons)) == (False, app.not_ready_because)
+            assert module.seen == []
+            await give_rights(servers, {"consumer": POLICIES["consumer"]}, change=True)
+            await until(lambda: app.is_ready, "the permission")
+            assert (container.state().ready, container.state().reason) == (True, None)
+            assert (app.not_ready_because, app.health().ready) == ([], True)
+            await until(lambda: module.seen == ["UA1"], "the message")
 
 
 async def test_the_next_start_knows_users_and_policies(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from rocketbox.clock import RealClock
 from rocketbox.nameserver.name_server import NameServer, NameServerOptions, _may_take_over
 from rocketbox.protocol import admin_bodies
 from rocketbox.protocol.admin_bodies import decode_topic_list
-from rocketbox.protocol.codes import RequestCode
-from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.codes import RequestCode, ResponseCode
+from rocketbox.protocol.command import RemotingCommand, encode_command
 from rocketbox.protocol.headers import RegisterBrokerRequestHeader, UnregisterBrokerRequestHeader
 from rocketbox.protocol.registration_bodies import (
     DataVersion,
@@ -29,8 +30,8 @@ from rocketbox.remoting.network import MemoryNetwork
 from rocketbox.remoting.server import RemotingServer
 from tests.support.broker.wire import embedded
 from tests.support.clocks import VirtualClock
-from tests.support.remoting.by_hand import RecordingDriver
-from tests.support.waiting import PATIENCE
+from tests.support.remoting.by_hand import Peer, RecordingDriver
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
 
@@ -138,6 +139,34 @@ async def test_brokers_register_from_this_machine_or_where_settings_say(
         route = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC)
         assert name_server._guard(connection, route) is None
     assert found == taken
+
+
+async def test_the_addresses_of_the_settings_are_those_from_which_brokers_register(tmp_path: Path) -> None:
+    with_addresses = embedded(tmp_path, registration_addresses="10.0.0.7, 10.1.0.0/16")
+    async with with_addresses as wire, AsyncExitStack() as stack:
+        for number, (host, is_taken) in enumerate(
+            [("10.0.0.7", True), ("10.1.200.3", True), ("10.0.0.8", False), ("10.2.0.1", False), ("6.6.6.6", False)]
+        ):
+            peer = Peer(wire.servers.name_server.server, 40_000, host)
+            stack.callback(peer.connection.lost, "the end of it")
+            header = RegisterBrokerRequestHeader(
+                broker_name=f"broker-{number}", broker_addr=f"{host}:10911", cluster_name="C", broker_id=0
+            )
+            topic = f"topic-{number}"
+            body = registration("", topic, "more").body
+            peer.send(encode_command(RemotingCommand.request(RequestCode.REGISTER_BROKER, header.encode(), body), 1))
+            answers: list[RemotingCommand] = []
+            await until(lambda: answers.extend(peer.read()) or answers, "an answer")  # noqa: B023
+            (answer,) = answers
+            if is_taken:
+                assert answer.code == 0, answer.remark
+                route = await wire.route(topic)
+                assert route is not None
+                assert [each["brokerAddrs"] for each in route["brokerDatas"]] == [{"0": f"{host}:10911"}]
+            else:
+                remark = "brokers may not register here from that address; see registration-addresses"
+                assert (answer.code, answer.remark) == (ResponseCode.NO_PERMISSION, remark)
+                assert await wire.route(topic) is None
 
 
 TOPICS = [f"topic-{number:05}" for number in range(5_000)]
