@@ -166,7 +166,7 @@ async def client_instance(
         address = machine.name_server(cluster.name, address)
     spans = spans_in_use(own_properties.otel.enabled, spans, service)
     try:
-        options = client.options(own)
+        options = client.options(own, cluster.prefix)
         around_sends, around_calls = spans_of_client(spans, options, service)
         options = replace(
             options,
@@ -213,7 +213,7 @@ async def client_instances(
     async with AsyncExitStack() as stack:
         for client in further:
             options = replace(
-                client.options(own),
+                client.options(own, cluster.prefix),
                 send_middleware=instance.options.send_middleware,
                 consume_middleware=instance.options.consume_middleware,
             )

@@ -110,8 +110,8 @@ class ClientPlan:
     def instance_name(self) -> str:
         return next(iter(self.names.values()), DEFAULT_INSTANCE_NAME)
 
-    def options(self, cluster: ClusterProperties) -> ClientOptions:
-        """Those of its instance."""
+    def options(self, cluster: ClusterProperties, prefix: str = "rocketmq") -> ClientOptions:
+        """Those of its instance; the cluster's settings stand below ``prefix``."""
         user = self.user
         return replace(
             cluster.client_options(),
@@ -119,6 +119,7 @@ class ClientPlan:
             credentials=given.provide() if isinstance(given := user.credentials, CredentialsBean) else given,
             namespace=user.namespace,
             namespace_v2=user.namespace_v2,
+            settings_prefix=prefix,
         )
 
     def __str__(self) -> str:

@@ -145,6 +145,7 @@ def _refuse_if_leased(assembly: Assembly, plan: Any) -> None:
 
 async def _lease_answer(assembly: Assembly, own: Any, plan: Any) -> LeaseAnswer | None:
     """What brokers say to who asks for the lease, which is given back at once; None: the topic does not exist."""
+    from rocketbox.autoconfigure.properties import cluster_prefix
     from rocketbox.autoconfigure.users import CredentialsBean
     from rocketbox.spark.lease import Lease
 
@@ -152,7 +153,8 @@ async def _lease_answer(assembly: Assembly, own: Any, plan: Any) -> LeaseAnswer 
     async with AsyncExitStack() as stack:
         if isinstance(keys := client.user.credentials, CredentialsBean):
             await keys.start(stack)
-        instance = await stack.enter_async_context(assembly.service.client(own.name_server, client.options(own)))
+        options = client.options(own, cluster_prefix(plan.cluster))
+        instance = await stack.enter_async_context(assembly.service.client(own.name_server, options))
         lease = Lease(instance, plan.group, plan.topic, holder=f"{instance.client_id}@reset")
         try:
             answer = await lease.take()

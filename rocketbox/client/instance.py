@@ -71,6 +71,7 @@ from rocketbox.remoting.client import RemotingClient, RpcHook
 from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import Network, TcpNetwork
 from rocketbox.remoting.tls import TlsOptions
+from rocketbox.remoting.tls_advice import advice_to_clients
 from rocketbox.remoting.tls_files import ClientTls
 from rocketbox.safe_repr import also_when_unmade, safe_str, said_by_a_peer
 from rocketbox.storage.file_system import RealStorage, Storage
@@ -153,8 +154,12 @@ class MQClientInstance:
             hooks = (*hooks, signer)  # the last: what others add is signed as well
             if not isinstance(given, Credentials):
                 self.keys = KeyKeeper(given, signer, self.clock)
-        if network is None and self.options.tls_enable:
-            network = TcpNetwork(tls=ClientTls(self.options.tls or TlsOptions()))
+        if network is None:
+            prefix = self.options.settings_prefix
+            tls = (
+                ClientTls(self.options.tls or TlsOptions(), settings_prefix=prefix) if self.options.tls_enable else None
+            )
+            network = TcpNetwork(tls=tls, advice=advice_to_clients(prefix))
         self.network = network
         self.made_at = caller()
         """A line of its user's, for what is told of it."""

@@ -208,6 +208,7 @@ class ClientOptions(NamespaceOptions):
     and groups, ``namespace_v2`` goes in a header.
     ``mask`` takes secrets out of the text of an exception before others are told of it: who has sent a request, and the
     broker of a transaction.
+    ``settings_prefix`` is the key below which the cluster's settings stand, for what errors advise to set.
     ``broker_suspend_max_time`` is how long a broker may hold a pull that finds nothing.
     ``max_cached_bytes`` of messages may wait for the handlers of all its consumers together. A compressed body may have
     ``max_unpacked_bytes`` when it is unpacked, 16 times ``max_message_size``; one that has more is a dead letter.
@@ -248,6 +249,7 @@ class ClientOptions(NamespaceOptions):
     send_middleware: Annotated[tuple[SendMiddleware, ...], IN_CODE] = ()
     consume_middleware: Annotated[tuple[ConsumeMiddleware, ...], IN_CODE] = ()
     mask: Annotated[Callable[[str], str] | None, IN_CODE] = None
+    settings_prefix: Annotated[str, IN_CODE] = "rocketmq"
 
     def __post_init__(self) -> None:
         if wrong := mismatches([name for name in ("namespace", "namespace_v2") if getattr(self, name) is not None]):

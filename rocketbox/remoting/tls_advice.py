@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["TO_BROKERS", "TO_CLIENTS", "TlsAdvice"]
+__all__ = ["TO_BROKERS", "TO_CLIENTS", "TlsAdvice", "advice_to_clients"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,14 +27,20 @@ class TlsAdvice:
     wrong_name: str
 
 
-TO_CLIENTS = TlsAdvice(
-    no_answer="where it speaks TLS alone, set rocketmq.tls.enable",
-    no_tls="switch TLS on there, or off here (rocketmq.tls.enable); nothing was sent without it",
-    no_certificate="set rocketmq.tls.cert-file and rocketmq.tls.key-file",
-    refused="correct rocketmq.tls.cert-file",
-    unknown_ca="set rocketmq.tls.ca-file to the certificate of its CA",
-    wrong_name="set rocketmq.tls.server-name to one that stands in it, or have it made for {name}",
-)
+def advice_to_clients(prefix: str) -> TlsAdvice:
+    """That to the clients of a cluster whose settings stand below ``prefix``."""
+    tls = f"{prefix}.tls"
+    return TlsAdvice(
+        no_answer=f"where it speaks TLS alone, set {tls}.enable",
+        no_tls=f"switch TLS on there, or off here ({tls}.enable); nothing was sent without it",
+        no_certificate=f"set {tls}.cert-file and {tls}.key-file",
+        refused=f"correct {tls}.cert-file",
+        unknown_ca=f"set {tls}.ca-file to the certificate of its CA",
+        wrong_name=f"set {tls}.server-name to one that stands in it, or have it made for {{name}}",
+    )
+
+
+TO_CLIENTS = advice_to_clients("rocketmq")
 
 _SAME_FILES = "let tls-server-cert-path and tls-server-key-path be the same files here and there"
 

@@ -24,7 +24,7 @@ from rocketbox.remoting.tls import (
     loopback_client_context,
     server_context,
 )
-from rocketbox.remoting.tls_advice import TO_BROKERS, TO_CLIENTS
+from rocketbox.remoting.tls_advice import TO_BROKERS, advice_to_clients
 
 __all__ = ["ClientTls", "FollowedContext", "LoopbackTls", "ServerTls"]
 
@@ -94,17 +94,21 @@ class FollowedContext:
 class ClientTls:
     """What the connections of one client are made with. Raises ConfigurationError for files that cannot be used."""
 
-    advice = TO_CLIENTS
-
     def __init__(
-        self, options: TlsOptions, named: Callable[[str], str] = lambda option: f"TlsOptions.{option}"
+        self,
+        options: TlsOptions,
+        named: Callable[[str], str] = lambda option: f"TlsOptions.{option}",
+        *,
+        settings_prefix: str = "rocketmq",
     ) -> None:
         self.options = options
+        self.advice = advice_to_clients(settings_prefix)
         self._context = FollowedContext(lambda: client_context(options, named), options.files, "the client")
         if not options.verify:
             _log.warning(
-                "TLS certificates of servers are not verified (rocketmq.tls.verify is false): whoever is between can "
-                "read and change everything"
+                "TLS certificates of servers are not verified (%s.tls.verify is false): whoever is between can "
+                "read and change everything",
+                settings_prefix,
             )
 
     async def context(self) -> ssl.SSLContext:

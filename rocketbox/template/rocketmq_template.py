@@ -379,7 +379,7 @@ class RocketMQTemplate:
         if destination is None and (destination := self.default_destination) is None:
             raise InvalidMessageError(
                 "the send names no destination, and there is no default one; name it, or set "
-                "rocketmq.producer.default-destination"
+                f"{self.producer.instance.options.settings_prefix}.producer.default-destination"
             )
         topic, destination_tag = split_destination(destination)
         if tag is None:

@@ -186,7 +186,7 @@ class RealWorld:
         async with AsyncExitStack() as stack:
             for name in ("", *self._listened.further_clusters):
                 for client in self._listened.clients(name):
-                    options = _options(client, assembly.rocketmq.cluster(name))
+                    options = _options(client, assembly.rocketmq.cluster(name), cluster_prefix(name))
                     admin = Admin(self._name_servers[name], client_options=options)
                     self._admins[name, client.user] = await stack.enter_async_context(admin)
             for cluster in self._listened.clusters:
@@ -366,10 +366,10 @@ class RealWorld:
         raise _cannot("a message is delivered again by a broker in memory alone")
 
 
-def _options(client: ClientPlan, cluster: ClusterProperties) -> ClientOptions:
+def _options(client: ClientPlan, cluster: ClusterProperties, prefix: str) -> ClientOptions:
     """Those by which a cluster is asked what the client would see: its keys, TLS and namespace. Raises HarnessError."""
     try:
-        options = client.options(cluster)
+        options = client.options(cluster, prefix)
     except NotStartedError as error:
         assert isinstance(client.user.credentials, CredentialsBean)
         raise HarnessError(

@@ -15,6 +15,7 @@ from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.errors import ConfigurationError, InvalidMessageError, NoRouteError
 from rocketbox.template import RocketMQTemplate
 from rocketbox.testing import Harness
+from tests.support.certificates import authority, certificate, write
 from tests.support.framework.services import ServiceMaker
 from tests.support.waiting import until
 
@@ -212,7 +213,8 @@ async def test_what_is_sent_to_a_further_cluster_has_its_defaults_and_not_those_
         await template.send_in_transaction(None, "work", module.work, cluster="audit")
         await anyio.to_thread.run_sync(lambda: template.blocking.send(None, "blocking", cluster="audit"))
         await template.send(None, "main")
-        with pytest.raises(InvalidMessageError, match="there is no default one"):
+        wanted = r"set rocketmq\.clusters\.lake\.producer\.default-destination$"
+        with pytest.raises(InvalidMessageError, match=wanted):
             await template.send(None, "nowhere", cluster="lake")
         await harness.drain()
         sent = harness.sent("audits", cluster="audit")
@@ -223,3 +225,58 @@ async def test_what_is_sent_to_a_further_cluster_has_its_defaults_and_not_those_
         assert all(message.headers.get("id") and message.headers.get("timestamp") for message in sent)
         (main,) = harness.sent("main")
         assert (main.body, main.tag, "id" in main.headers) == (b"main", "M", False)
+
+
+ONE_LISTENER = """
+from rocketbox import RocketBox, rocketmq_listener
+
+app = RocketBox("lake", scan=[__name__])
+
+@rocketmq_listener(topic="depth", consumer_group="lake", cluster="lake")
+async def on_depth(text: str) -> None: ...
+"""
+TLS_AT_ONE = """
+rocketmq:
+  name-server: MAIN
+  clusters:
+    lake:
+      name-server: LAKE
+      TLS
+"""
+
+
+@pytest.mark.parametrize(
+    ("tls", "advice"),
+    [
+        ("tls: {enable: false}", "set rocketmq.clusters.lake.tls.enable"),
+        ("tls: {enable: true}", "set rocketmq.clusters.lake.tls.ca-file to the certificate of its CA"),
+        (
+            "tls: {enable: true, ca-file: ca.pem}",
+            "set rocketmq.clusters.lake.tls.cert-file and rocketmq.clusters.lake.tls.key-file",
+        ),
+        (
+            "tls: {enable: true, ca-file: ca.pem, cert-file: client.pem, key-file: client-key.pem, server-name: x}",
+            "set rocketmq.clusters.lake.tls.server-name to one that stands in it",
+        ),
+    ],
+)
+async def test_what_a_further_cluster_lacks_of_tls_is_said_with_its_own_keys(
+    service: ServiceMaker, name_servers: list[str], tmp_path: Path, tls: str, advice: str
+) -> None:
+    for name, made in (("ca", authority()), ("server", certificate()), ("client", certificate("client"))):
+        write(tmp_path, name, made)
+    secured = {
+        "tls-server-cert-path": str(tmp_path / "server.pem"),
+        "tls-server-key-path": str(tmp_path / "server-key.pem"),
+        "tls-server-trust-cert-path": str(tmp_path / "ca.pem"),
+        "tls-server-need-client-auth": "require",
+    }
+    options = EmbeddedOptions(data_dir=tmp_path / "lake", port=0, name_server_port=0, broker=secured)
+    async with EmbeddedServers(options) as lake:
+        settings = TLS_AT_ONE.replace("MAIN", name_servers[0]).replace("LAKE", lake.name_server_address)
+        module = service(ONE_LISTENER, settings.replace("TLS", tls))
+        with pytest.raises(ConfigurationError) as caught:
+            async with module.app:
+                raise AssertionError("it started")
+    assert advice in str(caught.value)
+    assert "rocketmq.tls" not in str(caught.value)

@@ -141,6 +141,19 @@ async def test_brokers_register_from_this_machine_or_where_settings_say(
     assert found == taken
 
 
+async def answer_to(peer: Peer) -> RemotingCommand:
+    """The one that comes."""
+    answers: list[RemotingCommand] = []
+
+    def has_come() -> bool:
+        answers.extend(peer.read())
+        return bool(answers)
+
+    await until(has_come, "an answer")
+    (answer,) = answers
+    return answer
+
+
 async def test_the_addresses_of_the_settings_are_those_from_which_brokers_register(tmp_path: Path) -> None:
     with_addresses = embedded(tmp_path, registration_addresses="10.0.0.7, 10.1.0.0/16")
     async with with_addresses as wire, AsyncExitStack() as stack:
@@ -155,9 +168,7 @@ async def test_the_addresses_of_the_settings_are_those_from_which_brokers_regist
             topic = f"topic-{number}"
             body = registration("", topic, "more").body
             peer.send(encode_command(RemotingCommand.request(RequestCode.REGISTER_BROKER, header.encode(), body), 1))
-            answers: list[RemotingCommand] = []
-            await until(lambda: answers.extend(peer.read()) or answers, "an answer")  # noqa: B023
-            (answer,) = answers
+            answer = await answer_to(peer)
             if is_taken:
                 assert answer.code == 0, answer.remark
                 route = await wire.route(topic)
