@@ -21,7 +21,7 @@ from rocketbox.autoconfigure.loading import Launch
 from rocketbox.boot.masking import MASK
 from rocketbox.cli.app import app as cli
 from rocketbox.errors import ConfigurationError
-from tests.support.certificates import certificate, encrypted, write
+from tests.support.certificates import authority, certificate, encrypted, write
 from tests.support.failures import variables_of_ours
 from tests.support.framework.services import SETTINGS, Service, ServiceMaker
 
@@ -604,3 +604,84 @@ def test_keys_of_a_file_that_changes_show_in_no_output(tmp_path: Path) -> None:
     assert service.finish() == 1
     assert "keys.yaml is to have accessKey, secretKey" in service.output
     assert "hunter2" not in service.output
+
+
+SECURED = """
+rocketmq:
+  name-server: embedded
+  producer: {group: desk}
+  access-key: the-desk
+  secret-key: ${DESK_SECRET}
+  security-token: hunter2-token
+  tls: {enable: true, ca-file: ca.pem, cert-file: client.pem, key-file: client-key.pem, key-password: hunter2-client}
+  clusters:
+    lake: {name-server: "127.0.0.1:1", startup: retry, access-key: lake-user, secret-key: hunter2-lake}
+rocketbox.embedded:
+  port: 0
+  name-server-port: 0
+  data-dir: store
+  authentication-enabled: true
+  authorization-enabled: true
+  init-authentication-user: '{"username": "the-desk", "password": "hunter2-desk"}'
+  inner-client-authentication-credentials: '{"accessKey": "the-servers", "secretKey": "hunter2-servers"}'
+  tls-server-cert-path: server.pem
+  tls-server-key-path: server-key.pem
+  tls-server-key-password: hunter2-server
+  tls-server-trust-cert-path: ca.pem
+"""
+USES_ALL = """
+import logging
+import os
+
+from rocketbox import RocketBox, RocketMQTemplate, rocketmq_listener
+from rocketbox.client import MQClientInstance
+
+app = RocketBox("bank")
+told = logging.getLogger("bank")
+
+@rocketmq_listener(topic="accounts", consumer_group="desk")
+async def on_account(account: str, instance: MQClientInstance) -> None:
+    signer = instance.remoting.credentials
+    try:
+        raise ConnectionError(f"{vars(signer)} and {vars(instance.options.tls)} are refused")
+    finally:
+        print("HANDLED", flush=True)
+
+@app.on_startup
+async def send(template: RocketMQTemplate, instance: MQClientInstance) -> None:
+    told.warning("environment: %s", dict(os.environ))
+    told.warning("options: %r and %r", instance.options, vars(instance.options.tls))
+    told.warning("health: %r %s", app.health(), app.health().as_dict())
+    await template.send("accounts", "seven")
+"""
+
+
+def test_each_kind_of_key_shows_in_no_output_of_a_service_that_uses_it(tmp_path: Path) -> None:
+    """Keys of requests and tokens, passwords of private keys, of the client and of the embedded servers."""
+    bodies: list[str] = []
+    for name, made in (("ca", authority()), ("client", certificate("client")), ("server", certificate())):
+        path = write(tmp_path, name, made)[1]
+        if name != "ca":
+            path.write_bytes(encrypted(path.read_bytes(), f"hunter2-{name}"))
+        bodies += [line for line in path.read_text().splitlines() if len(line) > 40]
+    (tmp_path / "bank.py").write_text(USES_ALL)
+    (tmp_path / "rocketbox.yaml").write_text(SECURED)
+    environment = {"DESK_SECRET": "hunter2-desk", "PYTHONPATH": ""}
+    outputs: dict[str, str] = {}
+    for command, *more in (["check", "--debug"], ["config"]):
+        service = Service(tmp_path, command, "bank:app", *more, environment=environment)
+        assert service.finish() == 0, service.output
+        outputs[command] = service.output
+    service = Service(tmp_path, "run", "bank:app", "--debug", environment=environment)
+    service.wait_for("HANDLED")
+    service.wait_for("ConnectionError")
+    service.process.send_signal(signal.SIGTERM)
+    assert service.finish() == 0
+    outputs["run"] = service.output
+    for command, output in outputs.items():
+        assert "hunter2" not in output, command
+    assert "DEBUG" in outputs["run"]
+    assert f"'secret_key': '{MASK}'" in outputs["run"]
+    assert f"'key_password': '{MASK}'" in outputs["run"]
+    assert f"'DESK_SECRET': '{MASK}'" in outputs["run"]
+    assert not [line for line in bodies for output in outputs.values() if line in output]
