@@ -26,8 +26,7 @@ from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.prepared_sends import SendRequest
 from rocketbox.protocol.recall_handles import RecallHandle, encode_recall_handle
-from rocketbox.remoting.connection import Connection
-from tests.support.client.producing import producer_of
+from tests.support.client.producing import connections_of, leftovers, producer_of
 from tests.support.client.scripted_cluster import ScriptedCluster
 from tests.support.clocks import VirtualClock, settle
 from tests.support.waiting import PATIENCE, until
@@ -40,25 +39,6 @@ LARGE = bytes(random.Random(3).randbytes(100_000))  # is compressed in a thread
 
 def message(body: bytes = b"x") -> Message:
     return Message("T", body)
-
-
-def connections_of(producer: Producer) -> list[Connection]:
-    return list(producer.instance.remoting._connections.values())
-
-
-def leftovers(producer: Producer) -> Counter[str]:
-    """What sends may have forgotten in the tables of their client."""
-    links = connections_of(producer)
-    remoting = producer.instance.remoting
-    return +Counter(
-        {
-            "requests in flight": sum(each.requests_in_flight for each in links),
-            "places in line": sum(len(each._line.places) for each in links),
-            "connects": len(remoting._connecting),
-            "replies": len(producer.instance.waiting_requests),
-            "look-ups of routes": len(producer.instance._lookups),
-        }
-    )
 
 
 # --- C35: threads ----------------------------------------------------------------------------------------------------
