@@ -301,6 +301,9 @@ class BrokerOptions:
     channel_expired_timeout: Annotated[
         int, MILLISECONDS, Ge(1000), Words("a client that is silent for so long is gone")
     ] = 120_000
+    enable_mixed_message_type: Annotated[
+        bool, Words("true: a topic may have the attribute message.type=MIXED, for messages of all types")
+    ] = False
     max_topics: Annotated[
         int, Ge(1), Words("topics, retry and dead-letter topics among them; no further one is made (Apache: no limit)")
     ] = 100_000

@@ -9,12 +9,12 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from rocketbox.client import Admin, MQClientInstance, Producer
+from rocketbox.client import Admin, MQClientInstance, Producer, ProducerOptions
 from rocketbox.client.needed_topics import TopicState, find_topic, make_topic, until_in_route
 from rocketbox.client.options import TopicOptions, TopicPermission
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers, ServersInThread
 from rocketbox.errors import BrokerError
-from rocketbox.message import Message
+from rocketbox.message import LocalTransactionState, Message, MessageExt
 from rocketbox.protocol.codes import PermName
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
 from tests.conformance.apache import EACH_VERSION
@@ -50,6 +50,34 @@ async def test_the_type_of_a_topics_messages_is_shown(name_server: str, kind: st
         await admin.create_topic(topic, attributes={"message.type": "FIFO"})
         assert (await admin.topic(topic)).message_type == ("UNSPECIFIED" if kind.startswith("4.") else "FIFO")
         await admin.delete_topic(topic)
+
+
+async def test_a_broker_takes_messages_of_every_type_whatever_its_topic_is_for(name_server: str, topic: str) -> None:
+    """Apache's proxy is who refuses them, for the clients that send by it."""
+
+    def check(message: MessageExt) -> LocalTransactionState:
+        return LocalTransactionState.UNKNOWN
+
+    options = ProducerOptions(send_message_timeout=12.0)
+    async with (
+        Admin(name_server=name_server) as admin,
+        Producer(f"p-{topic}", name_server=name_server, options=options, transaction_checker=check) as producer,
+    ):
+        for kind in ("NORMAL", "FIFO", "DELAY", "TRANSACTION"):
+            typed = f"{topic}-{kind}"
+            await admin.create_topic(typed, queues=1, attributes={"message.type": kind})
+            await producer.send(Message(typed, b"plain"))
+            await producer.send(Message(typed, b"keyed", hash_key="k"))
+            await producer.send(Message(typed, b"delayed", delay_level=1))
+            async with producer.transaction(Message(typed, b"committed")):
+                pass
+            (queue,) = await admin.queues(typed)
+            with anyio.fail_after(90):
+                while await admin.max_offset(queue) < 4:
+                    await anyio.sleep(0.2)
+            found = (await admin.pull(queue, 0)).messages
+            assert sorted(each.body for each in found) == [b"committed", b"delayed", b"keyed", b"plain"]
+            await admin.delete_topic(typed)
 
 
 async def test_a_topic_that_a_service_needs_is_made_and_differences_are_found(name_server: str, topic: str) -> None:

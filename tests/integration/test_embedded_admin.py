@@ -103,6 +103,7 @@ BAD_TOPICS: list[tuple[str, dict[str, object], int, str]] = [
     ("t", {"readQueueNums": "many"}, 1, "readQueueNums is 'many'"),
     ("t", {"attributes": "+nonsense=1"}, 1, "unsupported key: nonsense"),
     ("t", {"attributes": "+message.type=WRONG"}, 1, "value is not in set: ["),
+    ("t", {"attributes": "+cleanup.policy=DELETE,+message.type=MIXED"}, 29, "MIXED message type is not supported."),
     ("t", {"attributes": "message.type=FIFO"}, 1, "add/alter attribute format is wrong: message.type"),
     ("t", {"attributes": "-message.type"}, 1, "only add attribute is supported while creating topic"),
     ("t", {"attributes": "+message.type=FIFO,+message.type=NORMAL"}, 1, "alter duplication key"),
@@ -136,6 +137,15 @@ async def test_attributes_are_added_changed_and_removed_one_by_one(tmp_path: Pat
         again = await make(wire, "t", attributes="-message.type")
         assert "attempt to delete a nonexistent key: message.type" in str(again.remark)
         assert (await topics(wire))["t"]["attributes"] == {"cleanup.policy": "DELETE"}
+
+
+async def test_a_topic_for_messages_of_all_types_is_made_where_the_setting_says_so(tmp_path: Path) -> None:
+    async with embedded(tmp_path, enable_mixed_message_type=True) as wire:
+        assert (await make(wire, "t", attributes="+message.type=MIXED")).code == 0
+    async with embedded(tmp_path) as wire:
+        assert (await topics(wire))["t"]["attributes"] == {"message.type": "MIXED"}
+        assert (await make(wire, "t", perm=4)).code == 0, "it is as it was, and nobody asks for it now"
+        assert (await topics(wire))["t"]["attributes"] == {"message.type": "MIXED"}
 
 
 async def test_topics_are_listed_in_parts_when_that_is_asked_for(tmp_path: Path) -> None:

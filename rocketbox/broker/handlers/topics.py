@@ -36,6 +36,7 @@ class TopicHandler:
 
     def __init__(self, context: BrokerContext) -> None:
         self._topics = context.topics
+        self._takes_mixed = context.options.enable_mixed_message_type
         self._store = context.store
         self._offsets = context.offsets
         self._held_pulls = context.held_pulls
@@ -99,6 +100,12 @@ class TopicHandler:
             attributes = change_attributes(None if known is None else known.attributes, header.attributes or "")
         except ValueError as error:
             raise Refused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        if not self._takes_mixed and "+message.type=MIXED" in (header.attributes or "").split(","):
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"MIXED message type is not supported. Topic {name} would have message.type=MIXED; give it NORMAL, "
+                "FIFO, DELAY or TRANSACTION, or leave it out, or set enable-mixed-message-type",
+            )
         return TopicConfig(
             topic_name=name,
             read_queue_nums=header.read_queue_nums,
