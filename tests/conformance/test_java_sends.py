@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import anyio
 import pytest
@@ -14,42 +13,13 @@ from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.message import ConsumeFromWhere, Message, MessageExt
 from rocketbox.protocol.codes import MessageSysFlag, ResponseCode
 from tests.conformance.apache import EACH_VERSION
-from tests.conformance.java_exchange import SMALL_AND_QUICK
-from tests.conformance.java_program import JavaProgram
+from tests.conformance.java_sender import JavaSender, Sent, java_sender
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.apache, pytest.mark.smoke]
 
 OLDEST = "4.9.7"  # which knows delay levels alone
 FIRST = ConsumerOptions(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
-
-
-class Sent(NamedTuple):
-    """What the Java client was answered."""
-
-    ids: tuple[str, ...]
-    queue_id: str
-    queue_offset: str
-    handle: str | None
-
-
-class JavaSender:
-    """The program ``Sends`` of ``java/``."""
-
-    def __init__(self, program: JavaProgram, name_server: str) -> None:
-        self._program = program
-        self.name_server = name_server
-
-    def tell(self, *words: object) -> str:
-        """Its answer to a line."""
-        self._program.tell(" ".join(map(str, words)))
-        return self._program.told.readline().strip()
-
-    def send(self, *words: object) -> Sent:
-        answer = self.tell(*words).split(" ")
-        assert answer[0] == "sent", (words, answer, self._program.errors)
-        _, ids, queue_id, queue_offset, handle = answer
-        return Sent(tuple(ids.split(",")), queue_id, queue_offset, None if handle == "-" else handle)
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +31,8 @@ def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module", params=EACH_VERSION)
 def java(request: pytest.FixtureRequest, name_server: str) -> Iterator[JavaSender]:
-    arguments = ("rocketbox.Sends", name_server, "java-senders")
-    with JavaProgram(*arguments, options=SMALL_AND_QUICK, version=request.param) as program:
-        assert program.told.readline().strip() == "started", program.errors
-        yield JavaSender(program, name_server)
+    with java_sender(name_server, "java-senders", request.param) as sender:
+        yield sender
 
 
 @pytest.fixture

@@ -22,8 +22,7 @@ from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.message import ConsumeFromWhere, Message, MessageExt, SendResult
 from rocketbox.remoting import name_server_addresses
 from tests.conformance.apache import EACH_BUT_NEWEST_BETWEEN, EACH_VERSION, apache_servers
-from tests.conformance.java_exchange import SMALL_AND_QUICK
-from tests.conformance.java_program import JavaProgram
+from tests.conformance.java_sender import java_sender
 from tests.support.remoting.address_server import HttpAddressServer
 from tests.support.waiting import PATIENCE, until
 
@@ -144,11 +143,8 @@ async def test_apaches_servers_by_ipv6(version: str, topic: str, tmp_path: Path)
 
 
 def _java_sends(name_server: str, version: str, topic: str, *options: str) -> None:
-    arguments = ("rocketbox.Sends", name_server, f"p-{topic}")
-    with JavaProgram(*arguments, options=(*SMALL_AND_QUICK, *options), version=version) as java:
-        assert java.told.readline().strip() == "started", java.errors
-        java.tell(f"plain {topic} java's")
-        assert java.told.readline().startswith("sent "), java.errors
+    with java_sender(name_server, f"p-{topic}", version, options=options) as java:
+        java.send("plain", topic, "java's")
 
 
 @pytest.mark.parametrize("version", EACH_VERSION)

@@ -22,14 +22,14 @@ import org.apache.rocketmq.common.message.Message;
  * plain TOPIC BODY             oneway TOPIC BODY
  * level TOPIC BODY LEVEL       sec TOPIC BODY SECONDS     ms TOPIC BODY MILLISECONDS     at TOPIC BODY EPOCH_MS
  * hash TOPIC BODY KEY          random TOPIC BODY          large TOPIC BODY BYTES         batch TOPIC BODY BODY...
- * recall TOPIC HANDLE
+ * recall TOPIC HANDLE         packed TOPIC BODY BYTES ZLIB|LZ4|ZSTD
  * </pre>
  *
- * NAME_SERVER {@code -}: the system's properties tell which there are. {@code large} repeats its body up to so many
- * bytes. Answers each line with one: {@code sent MSG_ID QUEUE_ID
- * QUEUE_OFFSET HANDLE} (words that are not there are {@code -}; of a batch the ids of all its messages, with commas),
- * {@code recalled MSG_ID}, or {@code refused CODE}. Prints {@code started} first; ends when its input does. Times of
- * delivery and recalls are called by name: the client of 4.9.7 has neither.
+ * NAME_SERVER {@code -}: the system's properties tell which there are. {@code large} and {@code packed} repeat their
+ * body up to so many bytes; {@code packed} sets how the producer compresses from then on. Answers each line with one:
+ * {@code sent MSG_ID QUEUE_ID QUEUE_OFFSET HANDLE} (words that are not there are {@code -}; of a batch the ids of all
+ * its messages, with commas), {@code recalled MSG_ID}, or {@code refused CODE}. Prints {@code started} first; ends when
+ * its input does. Times of delivery, recalls and ways to compress are called by name: the client of 4.9.7 has neither.
  */
 public final class Sends {
     private static final SelectMessageQueueByRandom RANDOM = new SelectMessageQueueByRandom(); // seeded by the time
@@ -88,6 +88,11 @@ public final class Sends {
                 return sent(producer.send(message, new SelectMessageQueueByHash(), words[3]));
             case "random":
                 return sent(producer.send(message, RANDOM, null));
+            case "packed":
+                Class<?> type = Class.forName("org.apache.rocketmq.common.compression.CompressionType");
+                producer.getClass().getMethod("setCompressType", type)
+                    .invoke(producer, type.getMethod("of", String.class).invoke(null, words[4]));
+                // and on as
             case "large":
                 byte[] unit = message.getBody();
                 byte[] body = new byte[Integer.parseInt(words[3])];
