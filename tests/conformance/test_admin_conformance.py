@@ -13,9 +13,9 @@ from rocketbox.client import Admin, MQClientInstance, Producer, ProducerOptions
 from rocketbox.client.needed_topics import TopicState, find_topic, make_topic, until_in_route
 from rocketbox.client.options import TopicOptions, TopicPermission
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers, ServersInThread
-from rocketbox.errors import BrokerError
+from rocketbox.errors import BrokerError, NoRouteError
 from rocketbox.message import LocalTransactionState, Message, MessageExt
-from rocketbox.protocol.codes import PermName
+from rocketbox.protocol.codes import PermName, ResponseCode
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
 from tests.conformance.apache import EACH_VERSION
 from tests.conformance.java_tools import JavaTools
@@ -80,6 +80,23 @@ async def test_a_broker_takes_messages_of_every_type_whatever_its_topic_is_for(n
             await admin.delete_topic(typed)
 
 
+async def test_types_of_messages_that_there_are_not_are_refused_in_words(
+    name_server: str, kind: str, topic: str
+) -> None:
+    async with Admin(name_server=name_server) as admin:
+        if kind.startswith("4."):  # which knows no attributes of topics, and drops them
+            await admin.create_topic(topic, attributes={"message.type": "LETTERS"})
+            return
+        with pytest.raises(BrokerError, match=r"value is not in set: \[.*FIFO.*\]") as unknown:
+            await admin.create_topic(topic, attributes={"message.type": "LETTERS"})
+        assert unknown.value.code == ResponseCode.SYSTEM_ERROR
+        with pytest.raises(BrokerError, match=r"MIXED message type is not supported\.") as mixed:
+            await admin.create_topic(topic, attributes={"message.type": "MIXED"})
+        assert mixed.value.code == ResponseCode.INVALID_PARAMETER
+        with pytest.raises(NoRouteError):
+            await admin.queues(topic)
+
+
 async def test_a_topic_that_a_service_needs_is_made_and_differences_are_found(name_server: str, topic: str) -> None:
     needed = TopicOptions(queues=3, perm=TopicPermission.READ_WRITE)
     async with MQClientInstance(name_server) as instance, Admin(instance=instance) as admin:
@@ -138,10 +155,10 @@ async def test_apaches_tools_keep_our_topics_and_groups(
     version: str, ours: ServersInThread, topic: str, tmp_path: Path
 ) -> None:
     with JavaTools(tmp_path, version, ours.name_server_address) as tools:
-        await keep_topics_and_groups(tools, ours.name_server_address, topic)
+        await keep_topics_and_groups(tools, ours.name_server_address, topic, knows_types=not version.startswith("4."))
 
 
-async def keep_topics_and_groups(tools: JavaTools, name_server: str, topic: str) -> None:
+async def keep_topics_and_groups(tools: JavaTools, name_server: str, topic: str, *, knows_types: bool) -> None:
     async def run(command: str, *arguments: str) -> str:
         return await anyio.to_thread.run_sync(tools, command, *arguments)
 
@@ -151,6 +168,14 @@ async def keep_topics_and_groups(tools: JavaTools, name_server: str, topic: str)
         (made,) = [one for one in await admin.topics() if one.name == topic]
         assert [(one.read_queue_nums, one.write_queue_nums) for one in made.brokers.values()] == [(3, 2)]
         assert topic in await run("topicList")
+        typed = f"{topic}-typed"
+        if knows_types:
+            assert "success" in await run("updateTopic", *where, "-t", typed, "-a", "+message.type=FIFO")
+            assert (await admin.topic(typed)).message_type == "FIFO"
+            assert "success" in await run("deleteTopic", *where, "-t", typed)
+            told = await run("updateTopic", *where, "-t", f"{topic}-mixed", "-a", "+message.type=MIXED")
+            assert "MIXED message type is not supported." in told
+            assert f"{topic}-mixed" not in {one.name for one in await admin.topics()}
         assert "success" in await run("updateSubGroup", *where, "-g", f"g-{topic}", "-r", "7")
         (group,) = [one for one in await admin.groups() if one.name == f"g-{topic}"]
         assert [one.retry_max_times for one in group.brokers.values()] == [7]
