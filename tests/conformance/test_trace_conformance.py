@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import anyio
@@ -15,6 +16,7 @@ from rocketbox.message import ConsumeFromWhere, LocalTransactionState, Message, 
 from rocketbox.protocol.trace_records import (
     EndTransactionRecord,
     PubRecord,
+    RecallRecord,
     SubAfterRecord,
     SubBeforeRecord,
     TracedType,
@@ -53,7 +55,9 @@ def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         with EmbeddedServers.in_thread(options) as embedded:
             yield Servers(embedded.name_server_address, NEWEST, folder)
     else:
-        with apache_servers(folder, request.param, keeps_store=False, traceTopicEnable="true") as apache:
+        with apache_servers(
+            folder, request.param, keeps_store=False, traceTopicEnable="true", recallMessageEnable="true"
+        ) as apache:
             yield Servers(apache.name_server, request.param, folder)
 
 
@@ -112,6 +116,29 @@ async def test_mqadmin_shows_our_trace(servers: Servers, topic: str) -> None:
         assert (pub[1], pub[-1]) == (group, "success"), lines
         assert {line[1] for line in subs} == {group}, lines
         assert "success" in {line[-1] for line in subs}, lines
+
+
+@pytest.mark.anyio
+async def test_a_recall_is_traced_beside_the_send_that_mqadmin_shows(servers: Servers, topic: str) -> None:
+    """mqadmin reads Recall records and prints none: it shows sends and consumers' ends alone."""
+    if servers.version.startswith("4."):
+        pytest.skip("4.9.7 knows no recall")
+    group = f"g-{topic}"
+    async with Producer(group, name_server=servers.name_server, options=SEND) as producer:
+        at_its_time = await producer.send(Message(topic, b"at its time", deliver_at=datetime.now(UTC)))
+        sent = await producer.send(Message(topic, b"recalled", deliver_at=datetime.now(UTC) + timedelta(seconds=60)))
+        assert await producer.recall(sent.recall_handle) == sent.msg_id
+    found = await records(servers.name_server, sent.msg_id, at_its_time.msg_id)
+    (recall,) = [each for each in found if isinstance(each, RecallRecord)]
+    assert (recall.topic, recall.group, recall.msg_id, recall.success) == (topic, group, sent.msg_id, True)
+    pubs = {each.msg_id: each for each in found if isinstance(each, PubRecord)}
+    assert pubs.keys() == {sent.msg_id, at_its_time.msg_id}
+    assert pubs[sent.msg_id].type is TracedType.DELAY
+    assert len(found) == 3
+    lines = (await anyio.to_thread.run_sync(servers.shown, sent.msg_id)).splitlines()
+    (pub,) = [line.split() for line in lines if line.startswith("Pub")]
+    assert (pub[1], pub[-1]) == (group, "success"), lines
+    assert not [line for line in lines if line.startswith(("Sub", "Recall"))], lines
 
 
 @pytest.mark.parametrize("version", EACH_VERSION)
