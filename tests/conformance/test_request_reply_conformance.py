@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+import time
 import uuid
 from typing import Any
 
 import anyio
 import anyio.to_thread
 import pytest
+from anyio.streams.text import TextReceiveStream
 
 from rocketbox.client import Admin, ConsumerOptions, Producer, PushConsumer
 from rocketbox.errors import BrokerError, ReplyError, ReplyTimeoutError
@@ -65,6 +68,63 @@ async def test_our_client_answers_itself(name_server: str, anyio_backend: str) -
             for number in range(100):
                 tasks.start_soon(ask, number)
         assert (len(producer.instance.waiting_requests), producer.instance.waiting_requests.late) == (0, 0)
+
+
+@pytest.mark.smoke
+async def test_who_asks_a_process_that_is_killed_waits_as_long_as_it_said_and_the_next_one_answers_to_nobody(
+    name_server: str, anyio_backend: str
+) -> None:
+    """Brokers give the killed one's requests to the next member, whose reply is late: it is counted and dropped."""
+    topic, group = f"t{uuid.uuid4().hex[:12]}", f"g{uuid.uuid4().hex[:12]}"
+    command = [sys.executable, "-m", "tests.support.client.consumer_process", name_server, group, topic]
+    async with Producer("asker", name_server=name_server) as producer:
+        await producer.send(Message(topic, b"makes the topic"))
+        async with await anyio.open_process(command, stderr=None) as killed:
+            assert killed.stdout is not None
+            said = TextReceiveStream(killed.stdout)
+            told = ""
+
+            async def until_told(line: str) -> None:
+                nonlocal told
+                with anyio.fail_after(SECONDS):
+                    while line not in told.splitlines():
+                        told += await said.receive()
+
+            await until_told("ready")
+            asked = False
+
+            async def ask() -> None:
+                nonlocal asked
+                before = time.monotonic()
+                with pytest.raises(ReplyTimeoutError, match=r"within 4 s"):
+                    await producer.request(Message(topic, b"what does it cost"), timeout=4)
+                assert time.monotonic() - before >= 4
+                asked = True
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask)
+                await until_told("begun what does it cost")
+                killed.kill()
+                await killed.wait()
+                assert not asked
+            assert len(producer.instance.waiting_requests) == 0
+        answered: list[bytes] = []
+        async with PushConsumer(group, name_server=name_server, options=FIRST) as consumer:
+
+            async def answer(messages: list[MessageExt]) -> None:
+                for message in messages:
+                    if "REPLY_TO_CLIENT" in message.properties:
+                        answered.append(message.body)
+                        await consumer.reply(message, b"python:" + message.body)
+
+            await consumer.subscribe(topic, "*", answer)
+            with anyio.fail_after(SECONDS):
+                while not answered or producer.instance.waiting_requests.late < 1:
+                    await anyio.sleep(0.05)
+            reply = await producer.request(Message(topic, b"and now"), timeout=SECONDS)
+            assert reply.body == b"python:and now"
+            assert answered == [b"what does it cost", b"and now"]
+            assert (len(producer.instance.waiting_requests), producer.instance.waiting_requests.late) == (0, 1)
 
 
 async def test_a_reply_to_nobody_is_refused(name_server: str, anyio_backend: str) -> None:
