@@ -375,7 +375,7 @@ async def test_what_a_consumer_does_not_read_does_not_gather_in_the_broker(tmp_p
 
 
 async def test_how_much_is_searched_is_not_for_the_consumer_to_say(tmp_path: Path) -> None:
-    async with embedded(tmp_path, max_filter_message_size=200) as wire:
+    async with embedded(tmp_path, max_filter_message_size=200, max_transfer_count_on_message_in_memory=32) as wire:
         await send_tagged(wire, *["A"] * 40)
         answer = await wire.pull("t", expression="B", maxMsgNums=2**31 - 1)
         assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
