@@ -181,12 +181,16 @@ def _write(folder: Path, files: dict[str, bytes], *, overwrite: bool) -> None:
 
 
 def _settings(folder: Path, at: Sequence[str]) -> str:
-    def quoted(name: str) -> str:
-        return json.dumps(str(folder / name), ensure_ascii=False)
+    def quoted(name: str, before: str = "") -> str:
+        plain = f"{before}{folder / name}".replace("${", "\\${")  # else it stands for a setting of that name
+        return json.dumps(plain, ensure_ascii=False)
 
     def argument(name: str) -> str:
         return shlex.quote(str(folder / name))
 
+    secrets = quoted("server-secrets", "configtree:")
+    if "," in secrets:  # which parts several imports, but not those of a list
+        secrets = f"[{secrets}]"
     host = at[0]
     shown = f"[{host}]" if _is_ipv6(host) else host
     # Clients learn of addresses, not of names: those of brokers stand in routes.
@@ -200,7 +204,7 @@ def _settings(folder: Path, at: Sequence[str]) -> str:
 
 # --- servers: the service whose rocketmq.name-server is embedded
 rocketbox:
-  config.import: {json.dumps("configtree:" + str(folder / "server-secrets"), ensure_ascii=False)}
+  config.import: {secrets}
   embedded:
     host: {json.dumps(listens)}{told}
     tls-server-mode: enforcing

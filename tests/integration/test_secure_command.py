@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import stat
 import subprocess
@@ -16,10 +17,13 @@ from rocketbox.cli.app import app
 from rocketbox.client import ClientOptions, Producer, TlsOptions
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.message import Message
+from tests.support.broker.broker_process import BrokerProcess
+from tests.support.framework.services import ServiceMaker
 
+FIRST_USER = "rocketbox.embedded.init-authentication-user"
 FILES = {
     "ca.pem", "ca-key.pem", "server.pem", "server-key.pem", "client.pem", "client-key.pem", "client-keys.yml",
-    "server-secrets/rocketbox.embedded.init-authentication-user",
+    f"server-secrets/{FIRST_USER}",
 }  # fmt: skip
 
 
@@ -219,10 +223,7 @@ def test_a_pattern_of_names_is_no_address_of_a_server(tmp_path: Path) -> None:
 def test_a_directory_with_spaces_may_stand_in_the_command(tmp_path: Path) -> None:
     folder = tmp_path / "my files"
     _, output = init("--directory", str(folder))
-    command = "".join(
-        line.removeprefix("#").removesuffix("\\") for line in output.splitlines() if line.startswith("#   ")
-    )
-    arguments = shlex.split(command)
+    arguments = arguments_of(output)
     assert arguments[arguments.index("--tls-server-cert-path") + 1] == str(folder / "server.pem")
     assert arguments[arguments.index("--secrets-directory") + 1] == str(folder / "server-secrets")
 
@@ -256,6 +257,44 @@ async def test_the_settings_that_are_printed_secure_servers_and_clients(tmp_path
         _, _, port = servers.name_server_address.rpartition(":")
         async with Producer("p", name_server=f"{at}:{port}", client_options=client) as producer:
             await producer.send(Message("departures", b"UA1545"))
+
+
+ODD = "50% of Käthe's ${files}, new"
+SENDS = """
+from rocketbox import RocketBox
+
+app = RocketBox("desk", scan=[__name__])
+"""
+
+
+@pytest.mark.anyio
+async def test_the_settings_that_are_printed_work_in_a_directory_of_an_odd_name(
+    tmp_path: Path, service: ServiceMaker
+) -> None:
+    """Servers in the service and as a process, and its clients."""
+    folder = tmp_path / ODD
+    _, output = init("--directory", str(folder))
+    assert {path.name for path in folder.iterdir()} >= {"ca.pem", "server-secrets"}
+    ports = {"port": 0, "name-server-port": 0, "data-dir": str(tmp_path / "here")}
+    one = service(SENDS, None)
+    (tmp_path / "rocketbox.yaml").write_text(output)
+    settings: dict[str, Any] = {"rocketmq": {"producer": {"group": "desk"}}}
+    embedded = {"rocketmq": {**settings["rocketmq"], "name-server": "embedded"}, "rocketbox": {"embedded": ports}}
+    async with one.app.started(settings=embedded) as app:
+        await app.template.send("departures", "UA1545")
+    with BrokerProcess(tmp_path / "there", *arguments_of(output)) as broker:
+        there = {"rocketmq": {**settings["rocketmq"], "name-server": broker.name_server}}
+        async with one.app.started(settings=there) as app:
+            await app.template.send("departures", "UA1546")
+        told = json.loads((folder / "server-secrets" / FIRST_USER).read_text())["password"]
+        assert broker.stop() == 0
+    assert told not in "".join(broker.errors)
+
+
+def arguments_of(output: str) -> list[str]:
+    """Those of the command that is printed, without where the store is."""
+    lines = [line.removeprefix("#").removesuffix("\\") for line in output.splitlines() if line.startswith("#   ")]
+    return shlex.split("".join(lines))[4:]
 
 
 @pytest.mark.parametrize(
