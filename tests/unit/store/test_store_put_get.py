@@ -135,7 +135,8 @@ async def test_a_get_takes_at_most_its_count_and_bytes_but_always_one() -> None:
         assert len(store.get("orders", 0, 0, max_bytes=1).records) == 1
         assert len(store.get("orders", 0, 6).records) == 1
         assert len(store.get("orders", 1, 0, 10).records) == 10
-    async with opened(MemoryStorage(), StoreOptions(max_transfer_count_on_message_in_memory=32)) as store:
+    fewer = dataclasses.replace(SMALL, max_transfer_count_on_message_in_memory=32)
+    async with opened(MemoryStorage(), fewer) as store:
         await put_all(store, *[message(number) for number in range(15)])
         more = [store.put(message(number)) for number in range(15, 40)]
         await store.durable(more[-1].end_offset)
