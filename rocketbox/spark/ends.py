@@ -47,11 +47,14 @@ class SilenceError(RocketBoxError):
 class Ends:
     """The ends of a selection's queues, as a stream asks for them again and again."""
 
-    def __init__(self, selection: Selection, name_server: str, clock: Clock, *, waits_for_topic: bool) -> None:
+    def __init__(
+        self, selection: Selection, name_server: str, clock: Clock, *, waits_for_topic: bool, absence_level: int
+    ) -> None:
         self._selection = selection
         self._name_server = name_server
         self._clock = clock
         self._waits_for_topic = waits_for_topic
+        self._level = absence_level
         self._queues: list[MessageQueue] = []
         self._complete = self._was_complete = False
         self._asked_at = -math.inf
@@ -95,7 +98,7 @@ class Ends:
             why = failed[min(failed)]
             brokers = sorted({queue.broker_name for queue in self.away})
             self._told.tell(
-                logging.WARNING, self._clock.monotonic(), "away",
+                self._level, self._clock.monotonic(), "away",
                 "%d of %d queues of %s are not read: broker %s does not answer: %s",
                 len(self.away), len(queues), self._selection, ", ".join(brokers), why,
             )  # fmt: skip
@@ -175,7 +178,7 @@ class Ends:
             )
         if missing:
             self._told.tell(
-                logging.WARNING, self._clock.monotonic(), "missing",
+                self._level, self._clock.monotonic(), "missing",
                 "%s at name server %s; it is asked for each second", "; ".join(missing), self._name_server,
             )  # fmt: skip
         else:
@@ -200,4 +203,4 @@ class Ends:
             self._silent_since = now
         if now - self._silent_since >= SILENCE:
             raise SilenceError(str(self._selection), self._name_server, now - self._silent_since, error) from error
-        self._told.tell(logging.WARNING, now, "silent", "where %s ends is not known: %s", self._selection, error)
+        self._told.tell(self._level, now, "silent", "where %s ends is not known: %s", self._selection, error)

@@ -7,6 +7,7 @@ Their meaning stands here and nowhere else: the reference in the documentation a
 from __future__ import annotations
 
 import copy
+import logging
 import re
 from collections.abc import Mapping
 from datetime import timedelta
@@ -107,6 +108,12 @@ OPTIONS = (
         kafka=("failOnDataLoss",),
     ),
     SourceOption(
+        "logAbsences",
+        "Whether Spark's processes log, on their stderr, that servers do not answer or a topic does not exist. A "
+        "listener says `false`: the application's log and health tell it.",
+        "`true`",
+    ),
+    SourceOption(
         "rowsPerPartition",
         "About how many rows one task reads: small queues share a task, large ones are split.",
         "`20000`",
@@ -174,6 +181,8 @@ class SourceOptions:
         self.commit_offsets = values.switch("commitOffsets", False)
         self.waits_for_topic = values.word("missingTopic", ("wait", "fail")) != "fail"
         self.fail_on_data_loss = values.switch("failOnDataLoss", True)
+        self.absence_level = logging.WARNING if values.switch("logAbsences", True) else logging.DEBUG
+        """At which absences of servers are logged."""
         self.rows_per_partition = values.number("rowsPerPartition") or ROWS_PER_PARTITION
         self.max_partitions = values.number("maxPartitions")
         self.push_filters = values.switch("pushFilters", False)

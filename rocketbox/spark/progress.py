@@ -8,9 +8,10 @@ same batch when it is repeated.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 from rocketbox.client import Admin
 from rocketbox.clock import Clock
@@ -32,6 +33,7 @@ from rocketbox.spark.worker_client import gather, may_be_closed, may_pass, patie
 __all__ = ["StreamProgress", "ranges_between"]
 
 _log = logging.getLogger(__name__)
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,10 @@ class StreamProgress:
     def __init__(self, options: SourceOptions, clock: Clock) -> None:
         self._options = options
         self._clock = clock
-        self.ends = Ends(options.selection, options.name_server, clock, waits_for_topic=options.waits_for_topic)
+        self.ends = Ends(
+            options.selection, options.name_server, clock, waits_for_topic=options.waits_for_topic,
+            absence_level=options.absence_level,
+        )  # fmt: skip
         self._taken_away = TakenAway(options.selection, clock, fails=options.fail_on_data_loss)
         self._same: dict[MessageQueue, object] = {}
         """Over which connection each queue was last seen to be the one of the checkpoint."""
@@ -65,10 +70,13 @@ class StreamProgress:
         least = options.min_offsets_per_trigger
         self._few_rows = None if least is None else FewRows(least, options.max_trigger_delay.total_seconds())
 
+    async def _patiently(self, what: str, function: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        return await patiently(self._clock, what, function, level=self._options.absence_level)
+
     async def aim(self, admin: Admin) -> None:
         """From now on read up to the ends of this moment, of all queues (the trigger available-now)."""
         what = f"asking where {self._options.selection} ends"
-        self._target = await patiently(self._clock, what, lambda: self.ends.ask_all(admin))
+        self._target = await self._patiently(what, lambda: self.ends.ask_all(admin))
 
     async def next(self, admin: Admin, start: StreamOffset, *, limited: bool = True) -> StreamOffset:
         """The end of the next batch; ``start`` itself when there is none.
@@ -85,7 +93,7 @@ class StreamProgress:
                 raise ClientError(f"{len(left)} queues do not answer, such as {in_words(min(left))}")
             return end
 
-        return await patiently(self._clock, f"reading {self._options.selection} to its end", ask)
+        return await self._patiently(f"reading {self._options.selection} to its end", ask)
 
     def _left(self, end: StreamOffset) -> list[MessageQueue]:
         """The queues that are not read up to where they ended."""
@@ -200,14 +208,14 @@ class StreamProgress:
         if any(not self._seen(admin, each.queue) for each in ranges):
             what = f"asking for the queues of {self._options.selection}"
             planned = ranges
-            ranges = await patiently(self._clock, what, lambda: self._taken_away.left_of(admin, planned))
+            ranges = await self._patiently(what, lambda: self._taken_away.left_of(admin, planned))
         unsure = {each.queue: end.queues[each.queue] for each in ranges if not self._seen(admin, each.queue)}
         connections = {queue: admin.connection_to(queue) for queue in unsure}
 
         others: dict[MessageQueue, str] = {}
 
         async def ask(queue: MessageQueue) -> None:
-            await patiently(self._clock, f"looking at {queue}", lambda: self._look(admin, queue, unsure[queue], others))
+            await self._patiently(f"looking at {queue}", lambda: self._look(admin, queue, unsure[queue], others))
 
         answers = await gather(ask, unsure)
         if others:
@@ -221,7 +229,7 @@ class StreamProgress:
         if start.initial and places.has(PlaceKind.LATEST) and self.ends.away:
             # Where these end now cannot be known later.
             what = f"asking where {self._options.selection} ends"
-            late = await patiently(self._clock, what, lambda: gather(admin.max_offset, self.ends.away))
+            late = await self._patiently(what, lambda: gather(admin.max_offset, self.ends.away))
             last, new = last | late, [*new, *late]
         if start.initial and self.ends.complete and (unknown := sorted(places.named.keys() - last.keys())):
             raise ValueError(

@@ -97,6 +97,7 @@ def start_query(
         .option("tags", options.selector_expression)
         .option("startingOffsets", starting_offsets)
         .option("rowsPerPartition", rows_of_a_task)
+        .option("logAbsences", "false")  # the listener looks for itself (``topic_watch``)
         .options(**options.source_options)
     )
     if options.max_messages is not None:

@@ -18,9 +18,9 @@ data source must have exactly the schema it declares).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 
@@ -42,6 +42,8 @@ from rocketbox.spark.record_columns import Pulled, RecordDecoder, queue_offsets,
 from rocketbox.spark.worker_client import PATIENCE, UNREACHABLE, client, may_pass, patiently
 
 __all__ = ["NotReadError", "Reading", "read_ranges"]
+
+ResultT = TypeVar("ResultT")
 
 
 class NotReadError(RocketBoxError):
@@ -88,6 +90,7 @@ class Reading:
         self._plan = PullPlan(ranges)
         self._tags = options.tags
         self._fails = options.fail_on_data_loss
+        self._absence_level = options.absence_level
         self._clock = clock
         self._beginnings = beginnings
         self._brokers: dict[MessageQueue, int] = {}  # the machine that the broker suggested last
@@ -217,18 +220,21 @@ class Reading:
                 raise
 
         what = f"reading {in_words(queue)} at {offset}"
-        result = await patiently(self._clock, what, pull)
+        result = await self._patiently(what, pull)
         self._brokers[queue] = result.suggest_which_broker_id
         return result
+
+    async def _patiently(self, what: str, function: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        return await patiently(self._clock, what, function, level=self._absence_level)
 
     async def _begin(self, admin: Admin, queue: MessageQueue) -> int:
         """Where the queue begins, as its master says, which is waited for and asked next: a replica may begin later."""
         self._brokers.pop(queue, None)
-        return await patiently(self._clock, f"asking where {in_words(queue)} begins", partial(admin.min_offset, queue))
+        return await self._patiently(f"asking where {in_words(queue)} begins", partial(admin.min_offset, queue))
 
     async def _end(self, admin: Admin, queue: MessageQueue) -> int:
         """Where it ends, in the same way."""
-        return await patiently(self._clock, f"asking where {in_words(queue)} ends", partial(admin.max_offset, queue))
+        return await self._patiently(f"asking where {in_words(queue)} ends", partial(admin.max_offset, queue))
 
     async def _brought(
         self, admin: Admin, stretch: Stretch, most: int, result: PulledRecords, *, all_tags: bool = False
@@ -305,7 +311,7 @@ class Reading:
                 return offset if begin < offset else None
             if looked_for != begin:
                 look, looked_for = partial(self._beginnings.empty_since, admin, queue, begin), begin
-                empty_since = await patiently(self._clock, f"looking for the first message of {in_words(queue)}", look)
+                empty_since = await self._patiently(f"looking for the first message of {in_words(queue)}", look)
             if self._clock.monotonic() - empty_since >= DELETED_BY_NOW:
                 self._looked_at[queue] = math.inf
                 return None

@@ -269,16 +269,23 @@ def may_be_closed(error: BrokerError) -> bool:
     return error.code in closed and not isinstance(error, AccessDeniedError)
 
 
-async def patiently(clock: Clock, what: str, function: Callable[[], Awaitable[ResultT]]) -> ResultT:
-    """The result of ``function()``, tried for a minute while the broker is not there. What stays is raised at once."""
+async def patiently(
+    clock: Clock, what: str, function: Callable[[], Awaitable[ResultT]], *, level: int = logging.WARNING
+) -> ResultT:
+    """The result of ``function()``, tried for a minute while the broker is not there. What stays is raised at once.
+
+    That it is not there is logged once, at ``level``.
+    """
     until = clock.monotonic() + PATIENCE
-    pause = FIRST_PAUSE
+    pause, is_told = FIRST_PAUSE, False
     while True:
         try:
             return await function()
         except UNREACHABLE as error:
             if not may_pass(error) or clock.monotonic() + pause > until:
                 raise
-            _log.warning("%s: %s; again in %.1f s", what, error, pause)
+            if not is_told:
+                is_told = True
+                _log.log(level, "%s: %s; asked again and again, for %.0f s", what, error, PATIENCE)
         await clock.sleep(pause)
         pause = min(pause * 2, LONGEST_PAUSE)

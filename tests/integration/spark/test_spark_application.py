@@ -195,3 +195,52 @@ def test_a_service_whose_function_hangs_in_spark_ends_within_its_time_and_names_
     assert told is not None, running.output
     assert 0 < float(told[1]) < 4.5, "its part of the 6 s"
     assert re.search(rf"the query of Spark listener lake does not stop, .* \(at {place}\)", running.output)
+
+
+GOES_ON = """
+from pyspark.sql import DataFrame
+from rocketbox import RocketBox, rocketmq_spark_listener
+from rocketbox.spark import topic_watch
+
+topic_watch.INTERVAL = 0.5  # seconds between two looks
+look = topic_watch.TopicWatch.look
+
+async def look_and_say(watch):
+    found = await look(watch)
+    if found is not None:
+        print("AWAY", flush=True)
+    return found
+
+topic_watch.TopicWatch.look = look_and_say
+app = RocketBox("desk", scan=[__name__])
+
+@rocketmq_spark_listener(topic="orders", consumer_group="lake", trigger="0s")
+def to_lake(rows: DataFrame) -> None:
+    print(f"READ {rows.count()}", flush=True)
+"""
+
+
+def test_servers_that_are_away_are_told_once_by_the_application_and_not_by_sparks_processes(tmp_path: Path) -> None:
+    (tmp_path / "desk.py").write_text(GOES_ON.lstrip())
+    with Broker(tmp_path / "store") as servers:
+        servers.send("orders", [{"row": 0}, {"row": 1}])
+        (tmp_path / "rocketbox.yaml").write_text(
+            f"rocketmq: {{name-server: '{servers.name_server}'}}\n"
+            "rocketbox.spark.conf: {spark.driver.extraJavaOptions: '-XX:TieredStopAtLevel=1'}\n"
+        )
+        again = Broker(tmp_path / "store", **servers.ports)
+        running = Service(tmp_path, "run", "desk:app")
+        running.wait_for("READ 2")
+    running.wait_for("AWAY", times=8)  # by then Spark's processes have asked in vain as well
+    with again:
+        running.wait_for("topic orders can be read again")
+        again.send("orders", [{"row": 2}])
+        running.wait_for("READ 1")
+        running.process.send_signal(signal.SIGTERM)
+        assert running.finish() in (0, 3), running.output
+    told = [line for line in running.output.splitlines() if "rocketbox.spark.topic_watch" in line]
+    assert len(told) == 2, told
+    assert re.search(
+        "WARNING .* (topic orders cannot be read from|queues of topic orders cannot be asked for)", told[0]
+    )
+    assert "[spark worker" not in running.output

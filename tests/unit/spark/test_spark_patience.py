@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 
 import anyio
@@ -99,6 +100,17 @@ async def test_a_broker_that_stays_away_is_asked_for_a_minute() -> None:
         await patiently(clock, "reading", asked)
     assert 55 <= clock.slept <= 60
     assert asked.tries < 25
+
+
+@pytest.mark.parametrize(("level", "told"), [(logging.WARNING, 1), (logging.DEBUG, 0)])
+async def test_that_a_broker_is_away_is_told_once_and_not_at_all_where_somebody_else_tells_it(
+    level: int, told: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "rocketbox")
+    asked = Asked(ConnectError(BROKER, "refused"), 10)
+    assert await patiently(StillClock(), "reading orders broker-a/0 at 5", asked, level=level) == "answer"
+    line = f"reading orders broker-a/0 at 5: cannot connect to {BROKER}: refused; asked again and again, for 60 s"
+    assert caplog.messages == [line] * told
 
 
 class Counting:
