@@ -32,6 +32,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from rocketbox.blocking import WorkerPool
 from rocketbox.client import Admin, MQClientInstance
 from rocketbox.clock import Clock
+from rocketbox.errors import InvalidMessageError
 from rocketbox.listeners import ContainerState
 from rocketbox.spark.batch_call import beans_for, delivery_of
 from rocketbox.spark.batch_log import BatchLog, PlannedBatch
@@ -508,7 +509,10 @@ class SparkListenerContainer:
             return
         self._has_told_changes = True
         end = decode_offset(planned.end)
-        start, tags = begun_at(self._starting_offsets), filter_text(self.options.selector_expression)
+        try:
+            start, tags = begun_at(self._starting_offsets), filter_text(self.options.selector_expression)
+        except (ValueError, InvalidMessageError):  # which the source refuses, and says so
+            return
         if end.start is not None:
             if self._starting_offsets == "latest" and begun_at(end.start).others.kind is PlaceKind.TIME:
                 start = begun_at(end.start)  # its topic came later, and a time was told for latest

@@ -104,6 +104,47 @@ async def test_what_is_sent_once_a_listener_from_the_latest_on_is_ready_is_read(
     assert sorted(seen) == [3, 4, 5, 6, 7, 8]
 
 
+async def test_a_checkpoint_may_be_on_any_file_system_of_hadoops(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    """One that is no folder of this machine for us: ``viewfs`` knows what lies behind its names, and Spark asks it."""
+    (tmp_path / "far").mkdir()
+    hadoop: Any = spark.sparkContext._jsc.hadoopConfiguration()
+    hadoop.set("fs.viewfs.mounttable.lake.link./checkpoints", (tmp_path / "far").as_uri())
+    checkpoint = f"viewfs://lake/checkpoints/{topic}"
+    seen = Seen()
+    await send(broker, topic, 0, 3)
+    first = spark_listener(seen.handle, client, topic, checkpoint, starting_offsets="latest")
+    async with first:
+        await until(lambda: first.state().ready or first.has_ended)
+        await send(broker, topic, 3, 6)
+        await until(lambda: seen.rows == [3, 4, 5] or first.has_ended)
+    assert json.loads((tmp_path / "far" / topic / "metadata").read_text()).keys() == {"id"}
+    await send(broker, topic, 6, 9)
+    second = spark_listener(seen.handle, client, topic, checkpoint, starting_offsets="latest")
+    async with second:
+        await until(lambda: 8 in seen.rows or second.has_ended)
+    assert seen.rows == [3, 4, 5, 6, 7, 8], "all that came since it was ready, also while it did not run"
+    ids = [batch for batch, _, _ in seen.batches]
+    assert ids == sorted(set(ids)), "one query with one count of batches"
+
+
+async def test_a_listener_whose_file_system_does_not_answer_begins_again_and_says_why(
+    broker: Broker, client: MQClientInstance, topic: str
+) -> None:
+    await send(broker, topic, 0, 3)
+    seen = Seen()
+    running = spark_listener(seen.handle, client, topic, "viewfs://nowhere/checkpoints")
+    async with running:
+        await until(lambda: running.status in (SparkListenerState.RESTARTING, SparkListenerState.FAILED))
+        state = running.state()
+        assert (state.status, state.ready) == (ContainerStatus.RESTARTING, False)
+        assert state.reason is not None
+        assert "viewfs://nowhere/" in state.reason
+        assert "Empty Mount table" in state.reason
+    assert seen.batches == []
+
+
 async def test_what_is_behind_shows_in_the_state_and_at_the_broker(
     broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
 ) -> None:
