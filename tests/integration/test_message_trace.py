@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from rocketbox.client import (
+    Admin,
     ClientOptions,
     ConsumerOptions,
     MQClientInstance,
@@ -188,6 +189,50 @@ async def test_in_a_namespace_records_have_plain_names_and_go_to_the_same_topic(
     groups = {each.kind: each.group for each in found}
     assert groups == {"Pub": "payers", "SubBefore": "billing", "SubAfter": "billing"}
     assert [each.topic for each in found if isinstance(each, PubRecord)] == ["orders"]
+
+
+IN_THE_CLOUD = """
+from rocketbox import ConsumeFromWhere, RocketBox, rocketmq_listener
+
+app = RocketBox("billing", scan=[__name__])
+seen = []
+
+@rocketmq_listener(topic="orders", consumer_group="billing", consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+async def bill(text: str) -> None:
+    seen.append(text)
+"""
+CLOUD = """
+rocketmq:
+  name-server: ADDRESS
+  access-channel: CLOUD
+  unit-name: south
+  producer: {group: payers, enable-msg-trace: true}
+  consumer: {enable-msg-trace: true}
+"""
+
+
+async def test_a_service_in_a_cloud_traces_to_the_topic_of_its_region_and_is_of_its_unit(
+    tmp_path: Path, service: ServiceMaker
+) -> None:
+    """Its producer and its listener; nothing goes to the topic of other clusters. SubAfter names no group there."""
+    async with embedded(tmp_path / "store", region_id="cn-south-1") as wire:
+        address = wire.servers.name_server_address
+        module = service(IN_THE_CLOUD, CLOUD.replace("ADDRESS", address))
+        async with module.app as app:
+            await app.template.send("orders", "one")
+            await until(lambda: module.seen == ["one"], "the message")
+            (member,) = await Admin(instance=app.get(MQClientInstance)).members("billing")
+            assert member.endswith("@south")
+            assert member == app.get(MQClientInstance).client_id
+        found = await trace_records(address, topic="rmq_sys_TRACE_DATA_cn-south-1")
+        assert await wire.route("RMQ_SYS_TRACE_TOPIC") is None
+        assert await wire.route("rmq_sys_TRACE_DATA_DefaultRegion") is None
+    assert sorted((each.kind, each.group) for each in found) == [
+        ("Pub", "payers"), ("SubAfter", ""), ("SubBefore", "billing"),
+    ]  # fmt: skip
+    assert len({each.msg_id for each in found}) == 1
+    regions = {each.region_id for each in found if isinstance(each, PubRecord | SubBeforeRecord)}
+    assert regions == {"cn-south-1"}
 
 
 async def test_a_broker_without_the_topic_is_told_of_once_and_nothing_else_fails(
