@@ -12,10 +12,11 @@ import anyio
 import pytest
 
 from rocketbox import RocketBox
+from rocketbox.cli.certificates import Certificate
 from rocketbox.client import ClientOptions, ConsumerOptions, Producer, PushConsumer, TlsOptions
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.errors import AccessDeniedError, ConfigurationError, NoRouteError
-from rocketbox.message import ConsumeFromWhere, Message, MessageExt
+from rocketbox.message import ConsumeFromWhere, ConsumeMode, Message, MessageExt
 from rocketbox.remoting.acl import Credentials
 from tests.support.certificates import authority, certificate, encrypted, write
 from tests.support.framework.services import ServiceMaker
@@ -137,6 +138,69 @@ async def test_a_certificate_is_renewed_while_broker_and_clients_go_on(
             await until(lambda: "new connections use them" in caplog.text)
             await producer.send(Message("behind", b"x"))  # a new topic: the broker tells the name server of it
         await goes_through(servers.name_server_address, client)
+
+
+async def test_certificate_and_ca_are_replaced_under_sends_and_an_orderly_group_and_nothing_is_lost(
+    tmp_path: Path, files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At first the certificate; then the CA, as it goes: clients trust both, servers show the new one, the old goes."""
+    caplog.set_level(logging.INFO)
+    acknowledged: list[bytes] = []
+    seen: list[bytes] = []
+    is_over = anyio.Event()
+    client = with_tls(TlsOptions(ca_file=files.ca))
+
+    async def handle(batch: list[MessageExt]) -> None:
+        seen.extend(message.body for message in batch)
+
+    async def send(producer: Producer) -> None:
+        while not is_over.is_set():
+            body = b"%d" % len(acknowledged)
+            await producer.send(Message("departures", body, hash_key="one"))
+            acknowledged.append(body)
+
+    async def some_more() -> None:
+        """Go on until messages were sent and consumed."""
+        sent = len(acknowledged) + 20
+        await until(lambda: len(acknowledged) >= sent and acknowledged[sent - 1] in seen, "messages go on")
+
+    def trust(*authorities: str) -> None:
+        new = files.ca.with_suffix(".new")
+        new.write_bytes(b"".join(authority(name).certificate for name in authorities))
+        new.replace(files.ca)
+
+    consumes = ConsumerOptions(consume_mode=ConsumeMode.ORDERLY, consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    async with EmbeddedServers(replace(options(tmp_path), broker=files.settings)) as servers:
+        address = servers.name_server_address
+
+        async def show(made: Certificate) -> None:
+            """Have the servers show it, on connections that are all made anew."""
+            told = caplog.text.count("new connections use them")
+            write(tmp_path, "server", made)
+            await until(lambda: caplog.text.count("new connections use them") > told, "it is loaded")
+            for connection in [*servers.broker.server.connections, *servers.name_server.server.connections]:
+                connection.abort()
+            await some_more()
+
+        async with (
+            Producer("p", name_server=address, client_options=client) as producer,
+            PushConsumer("board", name_server=address, client_options=client, options=consumes) as consumer,
+        ):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(send, producer)
+                await until(lambda: acknowledged, "the topic")
+                await consumer.subscribe("departures", "*", handle)
+                await some_more()
+                await show(certificate(nth=1))
+                trust("test CA", "another CA")
+                await show(certificate(by="another CA"))
+                trust("another CA")
+                await show(certificate(by="another CA", nth=1))
+                is_over.set()
+            await until(lambda: set(acknowledged) <= set(seen), "nothing is lost")
+    assert acknowledged == [b"%d" % number for number in range(len(acknowledged))]
+    firsts = list(dict.fromkeys(seen))
+    assert firsts == sorted(firsts, key=int), "the order is kept"
 
 
 def test_what_is_wrong_is_said_before_anything_listens(tmp_path: Path, files: Files) -> None:
