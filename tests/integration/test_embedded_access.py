@@ -142,6 +142,34 @@ async def test_messages_go_from_who_may_send_to_who_may_read(
             assert "secret-of" not in text
 
 
+class OffClock(RealClock):
+    """That of a machine whose time is wrong."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._off = seconds
+
+    def time_ms(self) -> int:
+        return super().time_ms() + int(self._off * 1000)
+
+
+@pytest.mark.parametrize("years", [-10, 10])
+@pytest.mark.parametrize("kind", ["ACL 1.0", "ACL 2.0"])
+async def test_keys_are_taken_from_a_client_whose_clock_is_off(kind: str, tmp_path: Path, years: int) -> None:
+    """A signature holds no time, so that nobody is kept out by his clock."""
+    async with EmbeddedServers(secured(kind, tmp_path)) as servers:
+        if kind == "ACL 2.0":
+            await give_rights(servers)
+        address, clock = servers.name_server_address, OffClock(years * 365 * 86_400)
+        async with Admin(name_server=address, client_options=of(ADMIN), clock=clock) as admin:
+            await admin.create_topic("departures", queues=1)
+            async with Producer("desk", name_server=address, client_options=of(PRODUCER), clock=clock) as producer:
+                sent = await producer.send(Message("departures", b"UA1"))
+            (message,) = (await admin.pull(sent.queue, 0)).messages
+            assert message.body == b"UA1"
+            assert abs(message.born_timestamp_ms - clock.time_ms()) < 3_600_000
+
+
 LISTENER = """
 from rocketbox import ConsumeFromWhere, RocketBox, rocketmq_listener
 
