@@ -22,6 +22,7 @@ from dataclasses import replace
 import anyio
 
 from rocketbox.client.api import groups as groups_api
+from rocketbox.client.api.groups import HeartbeatAnswer
 from rocketbox.client.failure_log import PERIOD
 from rocketbox.client.options import ClientOptions
 from rocketbox.client.refusals import Refusals
@@ -82,7 +83,7 @@ class Heartbeats:
         self._new_connections: set[str] = set()
         self._answered: set[str] = set()
         self._failures: dict[str, str] = {}
-        self._versions: dict[str, tuple[object, int]] = {}  # the connection over which a broker told it, by its address
+        self._told_by: dict[str, tuple[object, HeartbeatAnswer]] = {}  # by address, with the connection it came over
         self._told = RareLog(_log, PERIOD)
 
     async def keep(self) -> None:
@@ -138,7 +139,7 @@ class Heartbeats:
         self._told.over(address)
         self._answered.discard(address)
         self._failures.pop(address, None)
-        self._versions.pop(address, None)
+        self._told_by.pop(address, None)
         self._refused.pop(address, None)
         self._new_connections.discard(address)
 
@@ -232,13 +233,12 @@ class Heartbeats:
 
     async def _tell(self, address: str, data: HeartbeatData) -> None:
         before = self._remoting.connection_to(address)
-        version = await groups_api.send_heartbeat(self._remoting, address, data, timeout=self._options.api_timeout)
+        answer = await groups_api.send_heartbeat(self._remoting, address, data, timeout=self._options.api_timeout)
         connection = self._remoting.connection_to(address)
         if before in (None, connection):  # else another broker may have answered than is there now
-            self._versions[address] = (connection, version)
+            self._told_by[address] = (connection, answer)
 
-    def version(self, address: str) -> int | None:
-        """The version (an MQVersion ordinal) of the broker that the connection to address leads to, if it has answered
-        over it."""
-        connection, version = self._versions.get(address, (None, 0))
-        return version if connection is not None and connection is self._remoting.connection_to(address) else None
+    def answer(self, address: str) -> HeartbeatAnswer | None:
+        """What the broker that the connection to address leads to has said of itself, if it has answered over it."""
+        connection, answer = self._told_by.get(address, (None, None))
+        return answer if connection is not None and connection is self._remoting.connection_to(address) else None

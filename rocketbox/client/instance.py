@@ -665,11 +665,16 @@ class MQClientInstance:
         """The version (an MQVersion ordinal) of the broker at an address, as it answered last over the connection that
         is there; a heartbeat asks for it where it has not answered yet. None when that was not answered either.
         """
-        version = self._heartbeats.version(address)
-        if version is None:
+        answer = self._heartbeats.answer(address)
+        if answer is None:
             await self._heartbeats.now([address])
-            version = self._heartbeats.version(address)
-        return version
+            answer = self._heartbeats.answer(address)
+        return None if answer is None else answer.version
+
+    def is_broker(self, address: str) -> bool:
+        """Whether it is known that a broker from 5.1 on is at an address, and no proxy before it."""
+        answer = self._heartbeats.answer(address)
+        return answer is not None and answer.is_broker
 
     def _beaten(self) -> list[str]:
         """The addresses that get heartbeats: slaves only need to know consumers."""

@@ -3,7 +3,8 @@
     half message -> work -> commit or rollback
 
 The half message is stored first and nobody gets it. The work follows, a database's own transaction mostly, and then
-the broker is told, one-way, how it has ended. If it does not hear that, because the process died, the connection broke
+the broker is told how it has ended: one-way, but for work that took so long that the broker may ask at the same time,
+where it is to answer (``ended_transactions``). If it does not hear that, because the process died, the connection broke
 or the end is not known yet, it asks a producer of the group again and again (``transaction_checks``). So the end that
 counts is what the work has written; the message says so sooner or later. What can happen besides:
 
@@ -38,6 +39,7 @@ import anyio
 
 from rocketbox.blocking import run_blocking
 from rocketbox.client.api.transactions import end_transaction
+from rocketbox.client.ended_transactions import EndedTransactions, Half
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.packing import TO_BE_PACKED
 from rocketbox.client.queue_choice import QueueTarget
@@ -67,6 +69,7 @@ _log = logging.getLogger(__name__)
 HALF = int(MessageSysFlag.TRANSACTION_PREPARED)
 CHECK_ANSWER_TIMEOUT = 3.0  # seconds; Apache's
 IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+LONG_WORK = 1.0  # seconds: a broker asks after 6 s, and may do so up to 3 s after the end
 SLOW_CHECK = 30.0  # seconds, the time in which brokers ask again: a checker that looks for longer is told of
 OFFSET_DIGITS = 16  # of an offset message id: the commit-log offset, in hex
 ADDED_BY_BROKERS = 512  # bytes, to the properties of a half message: where it is to go, its cluster, its checks
@@ -102,7 +105,9 @@ class Transaction:
         self._state: LocalTransactionState | None = None
         self._told: list[Callable[[LocalTransactionState], object]] = []
         self._from_check = False
-        self._half: tuple[int, int] | None = None
+        self._half: Half | None = None
+        self.began = 0.0
+        """When the half message was stored, on the monotonic clock."""
 
     @property
     def result(self) -> SendResult:
@@ -117,12 +122,12 @@ class Transaction:
         return self.result.msg_id
 
     @property
-    def half(self) -> tuple[int, int] | None:
+    def half(self) -> Half | None:
         """Where the half message lies that a broker asked about last, in its queue and in the commit log; None: it has
         not asked, and it is that of the result."""
         return self._half
 
-    def is_asked_about(self, half: tuple[int, int]) -> bool:
+    def is_asked_about(self, half: Half) -> bool:
         """The broker asks; whether the work goes on, so that its end answers this as well.
 
         Apache's broker stores the half message anew before it asks. Who ended the first one then would leave the new
@@ -235,7 +240,7 @@ class Transaction:
         return f"Transaction({self.message.topic!r}, {state})"
 
 
-def half_of(result: SendResult) -> tuple[int, int]:
+def half_of(result: SendResult) -> Half:
     """Where a half message lies: its offsets in its queue and in the commit log."""
     return result.queue_offset, int(result.offset_msg_id[-OFFSET_DIGITS:], 16)
 
@@ -267,6 +272,8 @@ class Transactions:
         self._send_half = send_half
         self._greeted: set[str] = set()  # addresses that were told of this producer, and have not answered yet
         self._begun: WeakValueDictionary[str, Transaction] = WeakValueDictionary()  # by id; of those somebody holds
+        self._ending: set[str] = set()  # the ids of those whose broker is to answer that they have ended
+        self._ended = EndedTransactions()
         self.checkers = TransactionCheckers(group, instance.tasks, instance.clock)
         self.on_checked: Callable[[MessageExt, str, LocalTransactionState], object] | None = None
         """Called with the message, the broker's address and the state when a broker that has asked is told."""
@@ -306,6 +313,7 @@ class Transactions:
             transaction.has_ended(LocalTransactionState.ROLLBACK)
             await self._tell(error.result, message.topic, LocalTransactionState.ROLLBACK, None)
             raise
+        transaction.began = self._instance.clock.monotonic()
         self._begun[result.msg_id] = transaction
         return result
 
@@ -345,7 +353,11 @@ class Transactions:
 
     async def end(self, transaction: Transaction, state: LocalTransactionState, error: BaseException | None) -> None:
         """Tell the broker how a transaction has ended; never raises but what cancels."""
-        await self._tell(transaction.result, transaction.message.topic, state, error, transaction.half)
+        took = self._instance.clock.monotonic() - transaction.began
+        await self._tell(
+            transaction.result, transaction.message.topic, state, error, transaction.half,
+            answered=state is not LocalTransactionState.UNKNOWN and (transaction.half is not None or took >= LONG_WORK),
+        )  # fmt: skip
 
     async def _tell(
         self,
@@ -353,7 +365,9 @@ class Transactions:
         topic: str,
         state: LocalTransactionState,
         error: BaseException | None,
-        half: tuple[int, int] | None = None,
+        half: Half | None = None,
+        *,
+        answered: bool = False,
     ) -> None:
         instance = self._instance
         timeout = self._sender.options.send_message_timeout
@@ -361,19 +375,27 @@ class Transactions:
         try:
             with anyio.CancelScope(shield=True), instance.clock.move_on_after(timeout):
                 instance.check_running(f"producer {self._group}")
-                queue_offset, commit_log_offset = half or half_of(result)
+                ended = half or half_of(result)
+                address = instance.broker_address(result.broker_name)
+                answered = answered and instance.is_broker(address)
+                connection = instance.remoting.connection_to(address)
+                if answered:
+                    self._ending.add(result.msg_id)
                 await end_transaction(
-                    instance.remoting, instance.broker_address(result.broker_name), state,
-                    group=self._group, topic=topic, queue_offset=queue_offset,
-                    commit_log_offset=commit_log_offset, msg_id=result.msg_id,
+                    instance.remoting, address, state, group=self._group, topic=topic, queue_offset=ended[0],
+                    commit_log_offset=ended[1], msg_id=result.msg_id,
                     transaction_id=result.transaction_id or result.msg_id, broker_name=result.broker_name,
-                    remark=remark, timeout=timeout,
+                    remark=remark, answered=answered, timeout=timeout,
                 )  # fmt: skip
+                if answered and connection is instance.remoting.connection_to(address):
+                    self._ended.note(result.msg_id, ended, connection, instance.clock.monotonic())
         except (RocketBoxError, ValueError) as failure:
             _log.warning(
                 "broker %s was not told of the %s of transaction %s, and will ask: %s",
                 result.broker_name, state.name, result.msg_id, failure,
             )  # fmt: skip
+        finally:
+            self._ending.discard(result.msg_id)
 
     async def run(
         self, message: Message, work: LocalWork, timeout: float | None, queue: QueueTarget | None
@@ -399,6 +421,11 @@ class Transactions:
     def check(self, connection: Connection, request: RemotingCommand, message: MessageExt) -> None:
         """A broker asks what became of a transaction: have the checker look, and tell it."""
         checkers, clock = self.checkers, self._instance.clock
+        if self._is_copy(connection.remote_address, request, message):
+            self._instance.tasks.start(
+                "roll a copy back", self._roll_copy_back, connection.remote_address, request, message, restart=False
+            )
+            return
         during = self._under_work(connection.remote_address, request, message)
         route = checkers.find(message.topic, message.tag)
         if route is None:
@@ -441,6 +468,19 @@ class Transactions:
             return None
         return lambda: begun.is_told
 
+    def _is_copy(self, address: str, request: RemotingCommand, message: MessageExt) -> bool:
+        """Whether a broker asks about a copy of what it has ended."""
+        try:
+            header = CheckTransactionStateRequestHeader.decode(request.ext_fields)
+        except RocketBoxError:
+            return False
+        half = header.tran_state_table_offset, header.commit_log_offset
+        connection = self._instance.remoting.connection_to(address)
+        return self._ended.is_copy(message.msg_id, half, connection, self._instance.clock.monotonic())
+
+    async def _roll_copy_back(self, address: str, request: RemotingCommand, message: MessageExt) -> None:
+        await self._answer_check(address, request, message, LocalTransactionState.ROLLBACK, "it has ended before")
+
     def _tell_if_slow(self, route: CheckRoute, question: Question) -> None:
         now = self._instance.clock.monotonic()
         if question.began is not None and now - question.began > SLOW_CHECK:
@@ -477,20 +517,35 @@ class Transactions:
             raise
         finally:
             del route.questions[address, message.msg_id]
+        if message.msg_id in self._ending:
+            return  # what becomes of that is not known yet; if the broker does not hear of it, it asks again
+        if self._is_copy(address, question.request, message):
+            await self._roll_copy_back(address, question.request, message)
+            return
         if question.is_settled is not None and question.is_settled():
             return  # a second commit would be stored a second time; where the first is lost the broker asks again
         if (begun := self._begun.get(message.msg_id)) is not None:
             begun.has_ended(state, from_check=True)
         if self.on_checked is not None:
             self.on_checked(message, address, state)
+        remark = None if error is None else f"the checker raised {self._shown(error)}"
+        await self._answer_check(address, question.request, message, state, remark)
+
+    async def _answer_check(
+        self,
+        address: str,
+        request: RemotingCommand,
+        message: MessageExt,
+        state: LocalTransactionState,
+        remark: str | None,
+    ) -> None:
         try:
-            header = CheckTransactionStateRequestHeader.decode(question.request.ext_fields)
+            header = CheckTransactionStateRequestHeader.decode(request.ext_fields)
             await end_transaction(
                 self._instance.remoting, address, state, group=self._group, topic=message.topic,
                 queue_offset=header.tran_state_table_offset, commit_log_offset=header.commit_log_offset,
                 msg_id=message.msg_id, transaction_id=header.transaction_id, broker_name=header.bname,
-                remark=None if error is None else f"the checker raised {self._shown(error)}", from_check=True,
-                timeout=CHECK_ANSWER_TIMEOUT,
+                remark=remark, from_check=True, timeout=CHECK_ANSWER_TIMEOUT,
             )  # fmt: skip
         except RocketBoxError as failure:
             _log.warning(

@@ -221,9 +221,10 @@ BOUNDED = {
     "._cache._": "what was stored last, up to read-cache-size",
     "._tail[]": "the last file of a queue, up to mapped-file-size-consume-queue",
     "._feed._notes": "keys for the index, up to where they are written",
+    "._ended._ends": "transactions of the last minute, up to 10,000",
     ".index.files[]": "the last file of the index, up to max-index-num",
 }
-"""Tables of the store that hold more for a while, and why that ends."""
+"""Tables that hold more for a while, and why that ends."""
 SETTINGS = {
     "flush_disk_type": "ASYNC_FLUSH",
     "transaction_check_interval": 2000,

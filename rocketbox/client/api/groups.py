@@ -7,7 +7,7 @@ Source: Apache RocketMQ 5.x ``MQClientAPIImpl.sendHeartbeat``, ``unregisterClien
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from rocketbox.client.api.answers import ask
 from rocketbox.message import MessageExt, MessageQueue
@@ -31,6 +31,7 @@ from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.turns import read_in_turns
 
 __all__ = [
+    "HeartbeatAnswer",
     "consumer_ids",
     "lock_queues",
     "send_message_back",
@@ -40,8 +41,19 @@ __all__ = [
 ]
 
 
-async def send_heartbeat(remoting: RemotingClient, address: str, data: HeartbeatData, *, timeout: float) -> int:
-    """Tell a broker which groups this client is a member of; the broker's version (an MQVersion ordinal)."""
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    """``version`` is an MQVersion ordinal. ``is_broker``: it was answered by a broker from 5.1 on itself, and not by
+    Apache's proxy, which answers some requests before a broker has them."""
+
+    version: int
+    is_broker: bool
+
+
+async def send_heartbeat(
+    remoting: RemotingClient, address: str, data: HeartbeatData, *, timeout: float
+) -> HeartbeatAnswer:
+    """Tell a broker which groups this client is a member of; what it says of itself."""
     wrap = remoting.namespace.wrap
     if remoting.namespace:
         data = replace(
@@ -59,7 +71,8 @@ async def send_heartbeat(remoting: RemotingClient, address: str, data: Heartbeat
             ),
         )
     command = RemotingCommand.request(RequestCode.HEART_BEAT, body=encode_heartbeat(data))
-    return (await ask(remoting, address, command, timeout=timeout)).version
+    answer = await ask(remoting, address, command, timeout=timeout)
+    return HeartbeatAnswer(answer.version, answer.ext_fields.get("IS_SUPPORT_HEART_BEAT_V2") == "true")
 
 
 async def unregister_client(

@@ -5,6 +5,7 @@ Source: Apache RocketMQ 5.x ``MQClientAPIImpl.endTransactionOneway``.
 
 from __future__ import annotations
 
+from rocketbox.client.api.answers import ask
 from rocketbox.message import LocalTransactionState
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
@@ -28,12 +29,14 @@ async def end_transaction(
     broker_name: str | None,
     remark: str | None = None,
     from_check: bool = False,
+    answered: bool = False,
     timeout: float,
 ) -> None:
     """Tell a broker how a transaction has ended, one-way as Apache's clients do: it does not answer.
 
-    The offsets are those of the half message. Raises ConnectError, TooManyRequestsError: nothing was sent;
-    ConnectionClosedError.
+    ``answered``: return when it has, which Apache's brokers do where the end is known. The offsets are those of the
+    half message. Raises ConnectError, TooManyRequestsError: nothing was sent; ConnectionClosedError; with ``answered``
+    also RequestTimeoutError, and BrokerError where the end is refused.
     """
     wrap = remoting.namespace.wrap
     header = EndTransactionRequestHeader(
@@ -48,4 +51,7 @@ async def end_transaction(
         bname=broker_name,
     )
     command = RemotingCommand(RequestCode.END_TRANSACTION, remark=remark, ext_fields=header.encode())
-    await remoting.send_oneway(address, command, timeout=timeout)
+    if answered:
+        await ask(remoting, address, command, timeout=timeout)
+    else:
+        await remoting.send_oneway(address, command, timeout=timeout)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import anyio
 import pytest
 
 from rocketbox.broker.transaction_records import check_request
-from rocketbox.client import ClientOptions, Producer
+from rocketbox.client import ClientOptions, Producer, Transaction
+from rocketbox.client.transaction_checks import TransactionChecker
 from rocketbox.clock import RealClock
 from rocketbox.errors import SendTimeoutError
 from rocketbox.message import LocalTransactionState, Message, MessageExt
-from rocketbox.protocol.codes import TRANS_HALF_TOPIC, RequestCode
+from rocketbox.protocol.codes import TRANS_HALF_TOPIC, RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.stored_message import StoredMessage, decode_message, encode_stored_message
 from tests.support.client.scripted_cluster import ScriptedCluster
-from tests.support.clocks import VirtualClock, idle
+from tests.support.clocks import VirtualClock, idle, settle
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -156,3 +160,136 @@ async def test_work_that_outlasts_a_check_ends_the_half_message_that_was_asked_a
         connection.send_oneway(check_request(record, 9, 9000, 1, "broker-a"))  # the end was lost: this is answered
         await until(lambda: ("9", "9000", "8" if looks_after_the_end else "0", "true") in ends())
     assert ends()[:-1] == ([commit_] if looks_after_the_end else [unknown, commit_])
+
+
+@asynccontextmanager
+async def payers_at(
+    checker: TransactionChecker, *, is_broker: bool = True, end_code: int = 0
+) -> AsyncIterator[tuple[ScriptedCluster, VirtualClock, Producer]]:
+    """A producer at a broker that says that it is one, or at a proxy, which does not. It answers ends with a code."""
+    clock = VirtualClock()
+    cluster = ScriptedCluster(clock)
+    cluster.add_topic("orders")
+    fields = {"IS_SUPPORT_HEART_BEAT_V2": "true"} if is_broker else {}
+    cluster.broker.scripts[RequestCode.HEART_BEAT] = lambda connection, request: RemotingCommand.response(
+        ext_fields=fields
+    )
+    cluster.broker.scripts[RequestCode.END_TRANSACTION] = lambda connection, request: RemotingCommand.response(end_code)
+    async with cluster, Producer(
+        "payers", name_server=cluster.name_server.address, transaction_checker=checker,
+        client_options=ClientOptions(client_ip="192.0.2.7"), clock=clock, network=cluster.network,
+    ) as producer:  # fmt: skip
+        yield cluster, clock, producer
+
+
+def ask_about(cluster: ScriptedCluster, transaction: Transaction, *, queue_offset: int = 7) -> None:
+    """Have the broker ask about a half message as one of Apache's does: about a copy that lies further behind."""
+    half = StoredMessage(
+        TRANS_HALF_TOPIC, 0, b"paid",
+        f"PGROUP\x01payers\x02REAL_TOPIC\x01orders\x02REAL_QID\x010\x02UNIQ_KEY\x01{transaction.transaction_id}"
+        "\x02".encode(),
+    )  # fmt: skip
+    record = decode_message(encode_stored_message(half, place=(0, 0, 1, (b"\x7f\0\0\1", 10911))))[0]
+    (connection,) = cluster.broker.connections
+    connection.send_oneway(check_request(record, queue_offset, queue_offset * 1000, 1, "broker-a"))
+
+
+def ends_of(cluster: ScriptedCluster) -> list[tuple[str, int, str]]:
+    """What the broker was told: how, of the half message at which offset, and the end."""
+    names = {"8": "commit", "12": "rollback", "0": "unknown"}
+    return [
+        (
+            "one-way" if request.is_oneway else "request",
+            int(request.ext_fields["tranStateTableOffset"]),
+            names[request.ext_fields["commitOrRollback"]],
+        )
+        for request in cluster.broker.requested(RequestCode.END_TRANSACTION)
+    ]
+
+
+async def never(message: MessageExt) -> LocalTransactionState:
+    raise AssertionError(f"{message} was checked")
+
+
+async def test_the_copy_of_a_transaction_that_the_broker_has_ended_is_rolled_back_and_its_checker_not_asked() -> None:
+    """Brokers from 5.0 on write up to 3 s later that a half message is done, and ask about a copy meanwhile."""
+    async with payers_at(never) as (cluster, clock, producer):
+        async with producer.transaction(Message("orders", b"paid")) as transaction:
+            await clock.advance(5)
+        first = transaction.result.queue_offset
+        assert ends_of(cluster) == [("request", first, "commit")]
+        for copy in (7, 8):
+            ask_about(cluster, transaction, queue_offset=copy)
+            await settle()
+        assert ends_of(cluster)[1:] == [("one-way", 7, "rollback"), ("one-way", 8, "rollback")]
+        assert transaction.state is LocalTransactionState.COMMIT
+        assert not producer._transactions._ending
+
+
+@pytest.mark.parametrize("why", ["a proxy", "quick work", "refused", "no answer", "another connection", "a minute"])
+async def test_the_checker_decides_where_it_is_not_certain_that_the_broker_has_ended_a_transaction(why: str) -> None:
+    """Apache's proxy answers before its broker has the end, and a broker that died since may have lost it."""
+    code = ResponseCode.SYSTEM_ERROR if why == "refused" else 0
+    async with payers_at(commit, is_broker=why != "a proxy", end_code=code) as (cluster, clock, producer):
+        if why == "no answer":
+            cluster.broker.scripts[RequestCode.END_TRANSACTION] = lambda connection, request: None
+        transactions: list[Transaction] = []
+
+        async def work() -> None:
+            async with producer.transaction(Message("orders", b"paid")) as transaction:
+                transactions.append(transaction)
+                await clock.sleep(0.5 if why == "quick work" else 5)
+
+        await clock.run(work)
+        if why == "another connection":
+            (connection,) = cluster.broker.connections
+            connection.abort()
+            cluster.broker.connections.clear()
+            await clock.advance(0.2)
+            await clock.run(lambda: send_one(producer))
+        elif why == "a minute":
+            await clock.advance(61)
+        ask_about(cluster, transactions[0])
+        await settle()
+        way = "one-way" if why in ("a proxy", "quick work") else "request"
+        first = transactions[0].result.queue_offset
+        assert ends_of(cluster) == [(way, first, "commit"), ("one-way", 7, "commit")]
+
+
+async def send_one(producer: Producer) -> None:
+    await producer.send(Message("orders", b"another"))
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+async def test_what_is_asked_while_the_end_is_on_its_way_is_answered_by_what_becomes_of_that(arrives: bool) -> None:
+    may_look, may_end = anyio.Event(), anyio.Event()
+
+    async def check(message: MessageExt) -> LocalTransactionState:
+        await may_look.wait()
+        return LocalTransactionState.COMMIT
+
+    async def end(_: RemotingCommand) -> RemotingCommand:
+        await may_end.wait()
+        return RemotingCommand.response()
+
+    async with payers_at(check) as (cluster, clock, producer):
+        cluster.broker.scripts[RequestCode.END_TRANSACTION] = lambda connection, request: end(request)
+        transaction = producer.transaction(Message("orders", b"paid"))
+        await transaction.begin()
+        await clock.advance(5)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(transaction.end, LocalTransactionState.COMMIT)
+            await settle()
+            ask_about(cluster, transaction)
+            await settle()
+            if arrives:
+                may_end.set()
+                await settle()
+                may_look.set()
+            else:  # not yet, when the checker has looked: it is left to be asked again
+                may_look.set()
+                await settle()
+                may_end.set()
+        await settle()
+        first = ("request", transaction.result.queue_offset, "commit")
+        assert ends_of(cluster) == ([first, ("one-way", 7, "rollback")] if arrives else [first])
