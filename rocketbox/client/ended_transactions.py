@@ -1,9 +1,10 @@
 """Which transactions a broker is known to have ended lately, by its own answer.
 
-Apache's brokers from 5.0 on write up to 3 s later that a half message is done (``transactionOpBatchInterval``). A check
-in between stores the half message anew, and asks about the copy. Who commits that has the message delivered a second
-time, so the copy is rolled back: the end that was asked for is done. That holds only as long as the broker has not died
-since, with whom the end may be gone, and so only while the connection is the same.
+Apache's brokers from 5.0 on write up to 3 s later that a half message is done (``transactionOpBatchInterval``); those
+before at once, but a check may be under way then. It stores the half message anew, and asks about the copy. Who commits
+that has the message delivered a second time, so the copy is rolled back: the end that was asked for is done. That holds
+only as long as the broker has not died since, with whom the end may be gone, and so only while the connection is the
+same.
 
 Source: Apache RocketMQ 5.x ``TransactionalMessageServiceImpl.check``, ``TransactionalOpBatchService``.
 """

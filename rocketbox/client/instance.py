@@ -672,7 +672,7 @@ class MQClientInstance:
         return None if answer is None else answer.version
 
     def is_broker(self, address: str) -> bool:
-        """Whether it is known that a broker from 5.1 on is at an address, and no proxy before it."""
+        """Whether it is known that a broker is at an address, and no proxy before it."""
         answer = self._heartbeats.answer(address)
         return answer is not None and answer.is_broker
 

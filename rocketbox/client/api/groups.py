@@ -19,7 +19,7 @@ from rocketbox.protocol.bodies import (
     encode_lock_batch_request,
     locked_queues_in_steps,
 )
-from rocketbox.protocol.codes import RequestCode
+from rocketbox.protocol.codes import VERSION_5_0_0, RequestCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import (
     ConsumerSendMsgBackRequestHeader,
@@ -43,8 +43,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """``version`` is an MQVersion ordinal. ``is_broker``: it was answered by a broker from 5.1 on itself, and not by
-    Apache's proxy, which answers some requests before a broker has them."""
+    """``version`` is an MQVersion ordinal. ``is_broker``: a broker has certainly answered it itself, one before 5.0 or
+    from 5.1 on, and not Apache's proxy, which came with 5.0 and answers some requests before a broker has them."""
 
     version: int
     is_broker: bool
@@ -72,7 +72,8 @@ async def send_heartbeat(
         )
     command = RemotingCommand.request(RequestCode.HEART_BEAT, body=encode_heartbeat(data))
     answer = await ask(remoting, address, command, timeout=timeout)
-    return HeartbeatAnswer(answer.version, answer.ext_fields.get("IS_SUPPORT_HEART_BEAT_V2") == "true")
+    is_broker = answer.version < VERSION_5_0_0 or answer.ext_fields.get("IS_SUPPORT_HEART_BEAT_V2") == "true"
+    return HeartbeatAnswer(answer.version, is_broker)
 
 
 async def unregister_client(
