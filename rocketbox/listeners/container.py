@@ -215,6 +215,7 @@ class ListenerContainer:
             on_invalid=function.on_invalid,
             consume_mode=self.plan.options.consume_mode,
             reply=self._replier(function.replies) if function.replies else None,
+            places=len(function.replies),
             answer=partial(self._answer, consumer.replier),
             threads=consumer.threads,
         )

@@ -27,6 +27,7 @@ from rocketbox.errors import BatchFailed, HandlerError, Reject
 from rocketbox.hints import name_of
 from rocketbox.listeners.arguments import HandlerBinding
 from rocketbox.listeners.invalid_limit import InvalidLimit
+from rocketbox.listeners.one_time_values import where_an_iterator_lies
 from rocketbox.listeners.options import OnInvalid
 from rocketbox.message import ConsumeMode, MessageExt
 from rocketbox.protocol.request_reply import asks_for_reply
@@ -53,6 +54,8 @@ class HandlerDispatch:
     on_invalid: OnInvalid = OnInvalid.DEAD_LETTER
     consume_mode: ConsumeMode = ConsumeMode.CONCURRENTLY
     reply: Callable[[Invocation, list[Any]], Awaitable[None]] | None = None
+    places: int = 1
+    """To how many destinations ``reply`` sends."""
     answer: Callable[[MessageExt, Any], Awaitable[None]] | None = None
     threads: HandlerThreads | None = None
 
@@ -301,11 +304,23 @@ class Invocation(ConsumeContext):
         if isinstance(result, type) and issubclass(result, BaseException):
             raise HandlerError(f"{self.listener} returned the class {result.__name__}: write {result.__name__}(...)")
         if result is not None:
+            replies = self._dispatch.reply is not None
+            answers = self._answers(message)
+            self._check_writable((self._dispatch.places if replies else 0) + answers, result)
             if self._dispatch.reply is not None:
                 await self._dispatch.reply(self, [result])
-            if self._dispatch.answer is not None and self._answers(message):
+            if self._dispatch.answer is not None and answers:
                 await self._dispatch.answer(message, result)
         return None
+
+    def _check_writable(self, places: int, result: Any) -> None:
+        """Raise PayloadError where a value goes to several places and could be written for one of them alone."""
+        if places > 1 and (where := where_an_iterator_lies(result)) is not None:
+            raise PayloadError(
+                f"{self.listener} returned an iterator{f' in {where}' if where else ''}, which can be read once, and "
+                f"the value goes to {places} places (@send_to, the answer to a request): return a list; nothing was "
+                "sent"
+            )
 
     async def _outcomes(self, result: Any, count: int) -> Sequence[Outcome]:
         """Those of a batch: its result is payloads to send on where it has a ``send_to``, else one outcome each."""
@@ -321,6 +336,7 @@ class Invocation(ConsumeContext):
             self._check_awaited(each)
         if self._dispatch.reply is not None:
             if payloads := [payload for payload in result if payload is not None]:
+                self._check_writable(self._dispatch.places, payloads)
                 await self._dispatch.reply(self, payloads)
             return [None] * count
         if len(result) != count or not all(outcome is None or isinstance(outcome, Exception) for outcome in result):

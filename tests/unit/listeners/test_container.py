@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -219,6 +220,52 @@ async def test_what_a_listener_returns_goes_to_each_destination_that_it_names() 
     sent = [(request.ext_fields["b"], request.body) for request in broker.asked(RequestCode.SEND_MESSAGE_V2)]
     assert sorted(sent) == [("alerts", b'"A"'), ("alerts", b'"B"'), ("audit", b'"A"'), ("audit", b'"B"')]
     assert broker.committed["T", 0] == 2
+
+
+@dataclass
+class Rows:
+    name: str
+    rows: Iterable[int]
+
+
+async def test_an_iterator_in_what_goes_to_several_places_is_refused_and_sent_to_none(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It would be empty from the second one on."""
+    clock = VirtualClock()
+    broker = ScriptedBroker(clock)
+    broker.topics = {"T": 1, "U": 1, "%RETRY%g": 1, "alerts": 1, "audit": 1}
+    broker.committed["T", 0] = broker.committed["U", 0] = 0
+    broker.store("T", b'"field"', b'"itself"', b'"list"')
+    broker.store("U", b'"field"')
+    values: dict[str, Callable[[], object]] = {
+        "field": lambda: {"row": Rows("a", (number for number in range(2)))},
+        "itself": lambda: map(str, range(2)),
+        "list": lambda: {"name": "a", "rows": [0, 1]},
+    }
+
+    @send_to("alerts:late")
+    @send_to("audit")
+    async def to_two(row: str) -> object:
+        return values[row.strip('"')]()
+
+    @send_to("audit")
+    async def to_one(row: str) -> object:
+        return values[row.strip('"')]()
+
+    options = ClientOptions(client_ip="10.0.0.9", api_timeout=60.0)
+    async with (
+        broker,
+        MQClientInstance(broker.address, options=options, clock=clock, network=broker.network) as instance,
+        Producer("p", instance=instance) as producer,
+        container_of(instance, {"T": to_two, "U": to_one}, template=RocketMQTemplate(producer)),
+    ):
+        await settle(400)
+    sent = [(request.ext_fields["b"], request.body) for request in broker.asked(RequestCode.SEND_MESSAGE_V2)]
+    whole = b'{"name":"a","rows":[0,1]}'
+    one = b'{"row":' + whole + b"}"
+    assert sorted(sent) == [("alerts", whole), ("audit", whole), ("audit", one)]
+    assert "returned an iterator in row.rows, which can be read once, and the value goes to 2 places" in caplog.text
 
 
 async def test_calls_of_def_listeners_wait_for_threads_with_their_payloads_read_and_no_worker_each() -> None:
