@@ -135,8 +135,9 @@ LADDER: dict[str, str] = {
 # Inside the client: a module may import those of lower rungs, and no other.
 CLIENT_RUNGS = (
     "delays",
-    "api allocation batches broker_faults checks credentials failure_log message_source name_servers namespace_header "
-    "outcomes pull_gate queue_choice rebalance refusals routes service_state transaction_checks waiting_requests",
+    "api allocation batches broker_faults checks credentials ended_transactions failure_log message_source name_servers"
+    " namespace_header outcomes pull_gate queue_choice rebalance refusals routes service_state transaction_checks"
+    " waiting_requests",
     "middleware route_table",
     "options",
     "cached_bytes heartbeats identity member_requests packing unbuilt",
