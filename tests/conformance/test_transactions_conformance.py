@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import anyio
 import pytest
+from anyio.streams.buffered import BufferedByteReceiveStream
 
 from rocketbox.client import Admin, Producer, ProducerOptions
 from rocketbox.message import LocalTransactionState, Message, MessageExt
-from tests.conformance.apache import EACH_VERSION
+from tests.conformance.apache import EACH_BUT_NEWEST_BETWEEN, EACH_VERSION
 from tests.conformance.java_exchange import SMALL_AND_QUICK
 from tests.conformance.java_program import JavaProgram
-from tests.conformance.servers import OURS
+from tests.conformance.servers import EMBEDDED, OURS
 from tests.support.broker.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.apache, pytest.mark.smoke]
@@ -111,6 +113,43 @@ async def test_work_that_ends_shortly_before_a_check_is_delivered_once(name_serv
                 await anyio.sleep(0.2)
         await anyio.sleep(4)  # a check and what follows from it
         assert await bodies(admin, topic) == sorted(names)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name_server", [EMBEDDED, *EACH_BUT_NEWEST_BETWEEN], indirect=True)  # it takes 10 s and more
+async def test_a_transaction_whose_process_is_killed_is_asked_about_at_the_next_producer_and_ends_once(
+    name_server: str, topic: str
+) -> None:
+    group = f"p-{topic}"
+    asked: list[tuple[str | None, bytes, str | None, tuple[str, ...]]] = []
+    states = {b"committed": COMMIT, b"rolled back": ROLLBACK}
+
+    async def check(message: MessageExt) -> LocalTransactionState:
+        asked.append((message.transaction_id, message.body, message.tag, message.keys))
+        return states[message.body]
+
+    ids = []
+    for body in states:
+        command = [sys.executable, "-m", "tests.support.client.half_message_process", name_server, group, topic]
+        async with await anyio.open_process([*command, body.decode()], stderr=None) as killed:
+            assert killed.stdout is not None
+            with anyio.fail_after(SECONDS):
+                ids.append((await BufferedByteReceiveStream(killed.stdout).receive_until(b"\n", 200)).decode())
+            killed.kill()
+    async with (
+        Admin(name_server=name_server) as admin,
+        Producer(group, name_server=name_server, options=SEND, transaction_checker=check) as producer,
+    ):
+        await until_read(admin, topic, b"committed")
+        with anyio.fail_after(SECONDS):
+            while len(asked) < 2:
+                await anyio.sleep(0.05)
+        # One more that is asked about: by then brokers have looked at those before once more.
+        states[b"last"] = COMMIT
+        await producer.transaction(Message(topic, b"last")).begin()
+        await until_read(admin, topic, b"committed", b"last")
+    wanted = list(zip(ids, (b"committed", b"rolled back"), ("A", "A"), (("k",), ("k",)), strict=True))
+    assert [each for each in asked if each[1] != b"last"] == wanted
 
 
 @pytest.mark.parametrize("version", EACH_VERSION)
