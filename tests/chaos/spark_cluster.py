@@ -2,7 +2,8 @@
 
 A listener, a stream and a batch job by spark-submit, each into parquet that a batch which comes again overwrites. At
 moments that the seed decides an executor is killed, or the driver, which is then submitted again; meanwhile more is
-sent. In the end each message must be there once, by broker, queue and offset. Last a listener on ``local-cluster``.
+sent. In the end each message must be there once, by broker, queue and offset. Last the same with a listener on
+``local-cluster``, whose executors are children of the driver's Java process.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support.process_tree import end_at_once
 from tests.support.spark.standalone import Job, Standalone, rows_in
 from tests.support.spark.topics import Broker, rows_of
 
@@ -44,15 +46,15 @@ class ClusterResult:
 def run_cluster(
     folder: Path, executors: int, drivers: int, *, chance: random.Random, happened: Callable[[], object]
 ) -> ClusterResult:
-    """Kill so many of each, shared by the kinds of jobs. A batch job's driver is not killed."""
+    """Kill so many of each, shared by the kinds of jobs."""
     result = ClusterResult(happened)
-    with Broker(folder / "store") as broker, Standalone(folder) as cluster:
-        for number, mode in enumerate(MODES):
-            left = [executors // len(MODES) + (number < executors % len(MODES)), 0]
-            if mode != "batch":
-                left[1] = drivers // 2 + (number < drivers % 2)
-            _run(folder, broker, cluster, mode, left, chance, result)
-        _run(folder, broker, None, "listener", [0, 0], chance, result)
+    runs = len(MODES) + 1
+    left = [[total // runs + (number < total % runs) for total in (executors, drivers)] for number in range(runs)]
+    with Broker(folder / "store") as broker:
+        with Standalone(folder) as cluster:
+            for mode, its in zip(MODES, left[:-1], strict=True):
+                _run(folder, broker, cluster, mode, its, chance, result)
+        _run(folder, broker, None, "listener", left[-1], chance, result)
     result.seen.append(
         f"{result.executors} executors and {result.drivers} drivers; {result.failed} jobs failed by it and were "
         "submitted again"
@@ -109,7 +111,7 @@ def _kill_while_it_runs(
     until = time.monotonic() + chance.random() * LONGEST_PAUSE
     while job.process.poll() is None:
         time.sleep(0.1)
-        if cluster is None or not job.notes or time.monotonic() < until:
+        if not job.notes or time.monotonic() < until:
             continue
         until = time.monotonic() + chance.random() * LONGEST_PAUSE
         if left[1] and (not left[0] or chance.random() < 0.5):
@@ -118,8 +120,8 @@ def _kill_while_it_runs(
             result.drivers += 1
             result.happened()
             return True
-        if left[0] and (running := cluster.executors()):
-            cluster.kill_executor(chance.randrange(len(running)))
+        if left[0] and (running := sorted(cluster.executors() if cluster else job.executors())):
+            end_at_once(running[chance.randrange(len(running))])
             left[0] -= 1
             result.executors += 1
             result.happened()

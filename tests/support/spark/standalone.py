@@ -21,7 +21,7 @@ from typing import Any, Self
 
 import pyspark
 
-from tests.support.process_tree import end_at_once, parents
+from tests.support.process_tree import command_of, descendants_of, end_at_once, parents
 from tests.support.spark.topics import wait_for
 from tests.support.waiting import PATIENCE
 
@@ -30,6 +30,7 @@ __all__ = ["Job", "Standalone", "rows_in"]
 HOME = Path(pyspark.__file__).parent
 PROGRAM = Path(__file__).with_name("cluster_job.py")
 START_SECONDS = 4 * PATIENCE  # three Java processes, on a machine that may have much else to do
+EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 QUICK = "-XX:TieredStopAtLevel=1"  # Java's second compiler only pays in longer runs than these
 
 
@@ -125,6 +126,10 @@ class Job:
 
     def wait_for_notes(self, count: int) -> None:
         wait_for(lambda: len(self.notes) >= count, 5 * PATIENCE, unless=lambda: self.process.poll() and "it ended")
+
+    def executors(self) -> list[int]:
+        """On ``local-cluster``: the processes of the executors, which the driver's Java process has started."""
+        return [each for each in descendants_of(self.process.pid) if EXECUTOR in command_of(each)]
 
     def kill(self) -> None:
         """End the driver at once: the Java process of spark-submit, and the Python of the program."""
