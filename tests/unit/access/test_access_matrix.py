@@ -15,7 +15,7 @@ from rocketbox.access.needs import needs_by_code
 from rocketbox.access.users import UserTable
 from rocketbox.clock import RealClock
 from rocketbox.nameserver.name_server import NameServer
-from rocketbox.protocol.codes import RequestCode
+from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.acl import RequestSigner
 from rocketbox.remoting.client import RemotingClient
@@ -279,6 +279,25 @@ async def test_no_server_has_its_configuration_changed_or_read_by_anybody(kind: 
         for wire in wires.values():
             assert await answers(wire, one.broker_address) == unsupported
             assert await answers(wire, server.address) == unsupported
+
+
+async def test_servers_without_access_control_answer_the_codes_of_the_table_and_no_other() -> None:
+    async with (
+        broker_in_memory() as wire,
+        NameServer(clock=RealClock(), network=wire.network) as name_server,
+    ):
+
+        async def answered(address: str) -> set[int]:
+            found = set()
+            for code in range(4_001):
+                answer = await wire.client.request(address, RemotingCommand.request(code), timeout=30)
+                if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    found.add(code)
+            return found
+
+        of_users = {code for code in RequestCode if code.name.startswith("AUTH_")}  # there are none here
+        assert await answered(wire.broker_address) == {*OF_THE_BROKER} - of_users
+        assert await answered(name_server.address) == {*OF_THE_NAME_SERVER}
 
 
 def test_every_code_that_is_handled_is_in_the_table() -> None:
