@@ -1,4 +1,4 @@
-"""The options of a write by the data source ``rocketmq``: declared once, read and checked. Pure: no client, no Spark.
+"""The options of a write by the data source ``rocketmq``: declared once, read and checked. Pure: nobody is asked.
 
 Their meaning stands here and nowhere else: the reference in the documentation and the hints of errors are made of
 ``WRITE_OPTIONS``. Which columns of a frame are which parts of a message is in ``outgoing``.
