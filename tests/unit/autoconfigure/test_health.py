@@ -208,3 +208,40 @@ async def refresh(props: DeskProperties) -> None:
     assert details["last"] == "ValueError('no access with ******')"
     assert details["tries"] == [{"said": "no access with ******"}, ("twice", 2)]
     assert details["seats"] == 2
+
+
+async def test_what_starts_with_a_part_that_is_not_well_says_so_and_when_it_is_ready(
+    service: ServiceMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "rocketbox")
+    source = """
+class Seats(HealthIndicator):
+    name = "seats"
+    taken = True
+
+    def health(self):
+        return Health.down("all seats are taken") if self.taken else Health.up()
+
+@bean
+def seats() -> Seats:
+    return Seats()
+"""
+    module = service(SOURCE + source, "")
+    clock = VirtualClock(settle=anyio.wait_all_tasks_blocked)
+    told: list[list[str]] = []
+
+    def ready_lines() -> list[str]:
+        return [each.getMessage() for each in caplog.records if " ready" in each.getMessage()]
+
+    async def use() -> None:
+        async with module.app.launched(Launch(settings={}, machine=Machine(clock=clock))) as app:
+            told.append(ready_lines())
+            await clock.sleep(2.5)
+            told.append(ready_lines())
+            app.get(module.Seats).taken = False
+            await clock.sleep(1)
+            told.append(ready_lines())
+
+    await clock.run(use)
+    assert told[0] == told[1] == ["flight-desk has started after 0.00 s, and is not ready: all seats are taken"]
+    assert told[2][1:] == ["flight-desk is ready after 3.00 s: 0 listeners"]
