@@ -233,7 +233,10 @@ class AccessDeniedError(BrokerError):
         return f"{user} lacks {self.permission or 'a permission'} on {said_by_a_peer(self.resource)}"
 
     def _fix(self) -> str:
-        keys = "rocketmq.access-key and rocketmq.secret-key, credentials= of ClientOptions"
+        keys = (
+            "rocketmq.access-key and rocketmq.secret-key (of a further cluster rocketmq.clusters.NAME.access-key ...), "
+            "credentials= of ClientOptions"
+        )
         if self.wrong_keys or self.who is None:
             return f"give the client the keys of a user whom the server knows: {keys}"
         return f"let an administrator give that to the user, or give the client another user's keys: {keys}"

@@ -116,7 +116,7 @@ class _Gathering:
 
 def _wrong_length(length: int, most: int) -> str:
     if length >> 8 in TLS_RECORDS:
-        return "it speaks TLS, and this side does not (rocketmq.tls.enable of clients, tls-server-mode of servers)"
+        return "it speaks TLS, and this side does not (tls.enable of the client's cluster, tls-server-mode of servers)"
     return f"a frame announces {length} bytes; 4 to {most} are allowed"
 
 

@@ -48,8 +48,8 @@ _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----[\x20-\x7e\s]*?--
 
 SPEAKS_NO_TLS: Final = (
     "plain",
-    "it does not speak TLS, and tls-server-mode is enforcing (rocketmq.tls.enable of clients, tls-server-cert-path of "
-    "brokers)",
+    "it does not speak TLS, and tls-server-mode is enforcing (tls.enable of the client's cluster, tls-server-cert-path "
+    "of brokers)",
 )
 """What kept a server from a TLS connection, as :func:`why_the_server_failed` says it."""
 

@@ -115,6 +115,7 @@ async def test_a_refusal_of_the_user_says_so_and_is_no_reason_to_try_again(
     assert isinstance(error, AccessDeniedError) is denied
     if denied:
         assert "denies access" in str(error)
+        assert "rocketmq.access-key and rocketmq.secret-key (of a further cluster rocketmq.clusters." in str(error)
         assert "rocketmq.access-key" in str(error)
         assert "hunter2" not in str(error)
 
