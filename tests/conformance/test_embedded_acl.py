@@ -89,6 +89,7 @@ def test_mqadmin_changes_and_shows_users_and_policies(tmp_path: Path) -> None:
         assert "success" in admin("deleteUser", *user)
 
 
+@pytest.mark.between  # a quarter of a minute
 @pytest.mark.parametrize("acl", [NEWEST], indirect=True)
 def test_mqadmin_copies_a_user_and_its_policies_to_this_broker(acl: AclServers, tmp_path: Path) -> None:
     """From Apache's broker with its password; from this one, which tells none, if it is there already."""

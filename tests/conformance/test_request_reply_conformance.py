@@ -15,7 +15,7 @@ from anyio.streams.text import TextReceiveStream
 from rocketbox.client import Admin, ConsumerOptions, Producer, PushConsumer
 from rocketbox.errors import BrokerError, ReplyError, ReplyTimeoutError
 from rocketbox.message import ConsumeFromWhere, Message, MessageExt
-from tests.conformance.apache import NEWEST
+from tests.conformance.apache import EACH_BUT_NEWEST_BETWEEN, NEWEST
 from tests.conformance.java_exchange import SMALL_AND_QUICK
 from tests.conformance.java_program import SPRING, JavaProgram, build
 from tests.conformance.servers import EMBEDDED
@@ -71,6 +71,7 @@ async def test_our_client_answers_itself(name_server: str, anyio_backend: str) -
 
 
 @pytest.mark.smoke
+@pytest.mark.parametrize("name_server", EACH_BUT_NEWEST_BETWEEN, indirect=True)  # it waits for some seconds
 async def test_who_asks_a_process_that_is_killed_waits_as_long_as_it_said_and_the_next_one_answers_to_nobody(
     name_server: str, anyio_backend: str
 ) -> None:

@@ -24,7 +24,7 @@ from rocketbox.spark.progress import StreamProgress, ranges_between
 from rocketbox.spark.reading import read_ranges
 from rocketbox.spark.selection import Selection
 from rocketbox.spark.starting import offset_at
-from tests.conformance.apache import EACH_BUT_NEWEST_BETWEEN, EACH_VERSION, apache_servers, mqadmin
+from tests.conformance.apache import EACH_VERSION, apache_servers, mqadmin
 from tests.support.waiting import PATIENCE
 
 pytestmark = [pytest.mark.apache, pytest.mark.smoke, pytest.mark.anyio]
@@ -122,7 +122,8 @@ async def test_queues_that_come_and_go_are_read_once_each(name_server: str, topi
         await admin.delete_topic(topic)
 
 
-@pytest.mark.parametrize("version", EACH_BUT_NEWEST_BETWEEN)  # a minute each, and they do not differ
+@pytest.mark.between  # a minute each
+@pytest.mark.parametrize("version", EACH_VERSION)
 async def test_what_apaches_retention_deletes_before_it_is_read_is_refused_or_told(
     version: str, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

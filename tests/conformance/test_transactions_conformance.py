@@ -14,7 +14,7 @@ from rocketbox.message import LocalTransactionState, Message, MessageExt
 from tests.conformance.apache import EACH_BUT_NEWEST_BETWEEN, EACH_VERSION
 from tests.conformance.java_exchange import SMALL_AND_QUICK
 from tests.conformance.java_program import JavaProgram
-from tests.conformance.servers import EMBEDDED, OURS
+from tests.conformance.servers import OURS
 from tests.support.broker.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.apache, pytest.mark.smoke]
@@ -90,6 +90,7 @@ async def test_every_end_of_a_transaction(name_server: str, topic: str) -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("name_server", EACH_BUT_NEWEST_BETWEEN, indirect=True)  # it takes 10 s and more
 async def test_work_that_ends_shortly_before_a_check_is_delivered_once(name_server: str, topic: str) -> None:
     """Brokers from 5.0 on learn from themselves only up to 3 s later that a half message is done. A check in between
     asks about a copy of it, and a commit of that would be a second message."""
@@ -116,7 +117,7 @@ async def test_work_that_ends_shortly_before_a_check_is_delivered_once(name_serv
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("name_server", [EMBEDDED, *EACH_BUT_NEWEST_BETWEEN], indirect=True)  # it takes 10 s and more
+@pytest.mark.parametrize("name_server", EACH_BUT_NEWEST_BETWEEN, indirect=True)  # the same
 async def test_a_transaction_whose_process_is_killed_is_asked_about_at_the_next_producer_and_ends_once(
     name_server: str, topic: str
 ) -> None:
