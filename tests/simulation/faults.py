@@ -359,6 +359,8 @@ class Faults:
         await self._until_done(clients.make_elsewhere)
         await asyncio.sleep(ROUTES_ASKED)
         await self._make_other()
+        # The broker may have been away for longer than was foreseen.
+        self._history.fault(f"{OTHER} is made again", 40, touches={OTHER})
         clients.other_is_there.set()
 
     async def _other_number_of_queues(self) -> None:
