@@ -150,13 +150,13 @@ class BrokerOptions:
         ),
     ] = 10_000
     max_connections_per_address: Annotated[
-        int,
+        int | None,
         Ge(1),
         Words(
             "of them those of one address, behind which may be all clients of a machine or network; "
-            "the same share of fewer where descriptors bound max-connections; not Apache's"
+            "when not said half of what max-connections and the descriptors allow; not Apache's"
         ),
-    ] = 5_000
+    ] = None
     header_timeout: Annotated[
         int,
         MILLISECONDS,

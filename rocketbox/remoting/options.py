@@ -51,8 +51,8 @@ class RemotingOptions:
     max_connections: int = 10_000
     """Of one server; never more than half of the file descriptors that the process may have, less a reserve for files.
     Further ones are accepted and closed at once."""
-    max_connections_per_address: int = 5_000
-    """Those of one address; the same share of fewer where descriptors bound ``max_connections``."""
+    max_connections_per_address: int | None = None
+    """Those of one address; None: half of all that there may be."""
     max_handshakes: int = 1_000
     """Connections that have not spoken their first byte, or are in their TLS handshakes. They count as connections;
     above it the oldest is given up."""

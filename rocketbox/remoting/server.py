@@ -93,7 +93,7 @@ class RemotingServer:
         self._stopping = False
         self.counters = ServerCounters()
         self.connection_limit = self.options.max_connections
-        self.address_limit = self.options.max_connections_per_address
+        self.address_limit = self._limit_of_an_address()
         self._addresses = AddressLimit()
         self._log = RareLog(_log)
         self._handshakes = SharedBytes(self.options.max_handshakes, self._give_up_handshake)
@@ -149,12 +149,8 @@ class RemotingServer:
         return self._unread.total
 
     async def __aenter__(self) -> Self:
-        options = self.options
-        self.connection_limit = connection_limit(options.max_connections, raise_descriptor_limit())
-        self.address_limit = options.max_connections_per_address
-        if self.connection_limit < options.max_connections:  # the same share of fewer
-            share = self.address_limit * self.connection_limit // options.max_connections
-            self.address_limit = min(self.address_limit, max(1, share))
+        self.connection_limit = connection_limit(self.options.max_connections, raise_descriptor_limit())
+        self.address_limit = self._limit_of_an_address()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._tasks)
             stack.push_async_callback(self._close_connections)
@@ -202,6 +198,10 @@ class RemotingServer:
         if self._stopping:  # was accepted while the listener closed
             connection.abort()
         return connection
+
+    def _limit_of_an_address(self) -> int:
+        said = self.options.max_connections_per_address
+        return max(1, self.connection_limit // 2) if said is None else min(said, self.connection_limit)
 
     def _is_full(self) -> bool:
         if len(self.connections) + len(self._closing) < self.connection_limit:

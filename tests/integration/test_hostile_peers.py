@@ -145,7 +145,7 @@ async def test_garbage_closes_its_connection_only(tmp_path: Path, caplog: pytest
 @on_asyncio
 async def test_frames_that_never_end_are_given_up_and_cost_little(tmp_path: Path) -> None:
     announced = (16_000_000).to_bytes(4, "big")
-    async with embedded(tmp_path, header_timeout=400, frame_timeout=1500, max_connections=500) as wire:
+    async with embedded(tmp_path, header_timeout=400, frame_timeout=1500, max_connections=1000) as wire:
         host, _, port = wire.servers.broker_address.rpartition(":")
         server = wire.servers.broker.server
         async with RemotingClient(clock=RealClock()) as other:
@@ -216,7 +216,7 @@ async def test_who_never_reads_is_given_up_and_the_others_are_served(tmp_path: P
 async def test_a_flood_of_connections_leaves_those_that_are_there_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with embedded(tmp_path, max_connections=30) as wire:
+    async with embedded(tmp_path, max_connections=30, max_connections_per_address=30) as wire:
         host, _, port = wire.servers.broker_address.rpartition(":")
         server = wire.servers.broker.server
         await well(wire)
@@ -246,7 +246,7 @@ async def test_a_flood_of_connections_leaves_those_that_are_there_alone(
 async def test_who_takes_all_connections_of_an_address_keeps_no_other_address_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with embedded(tmp_path, max_connections=40, max_connections_per_address=20) as wire:
+    async with embedded(tmp_path, max_connections=40) as wire:
         servers = (wire.servers.broker.server, wire.servers.name_server.server)
         await well(wire)
         with ExitStack() as stack:

@@ -493,7 +493,7 @@ async def test_half_open_handshakes_do_not_stop_the_healthy(
     place: Place, ca: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     many = 1_000
-    options = RemotingOptions(max_handshakes=many // 2, max_connections=many)
+    options = RemotingOptions(max_handshakes=many // 2, max_connections=many, max_connections_per_address=many)
     async with place.serve(place.server_options(), options) as server:
         with ExitStack() as stack:
             for number in range(many):

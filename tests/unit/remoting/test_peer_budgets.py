@@ -41,7 +41,7 @@ def frame(code: int, size: int, *, oneway: bool = False) -> bytes:
 
 async def test_connections_above_the_limit_are_closed_at_once(caplog: pytest.LogCaptureFixture) -> None:
     opened: list[Connection] = []
-    server, _ = serve(RemotingOptions(max_connections=3))
+    server, _ = serve(RemotingOptions(max_connections=3, max_connections_per_address=3))
     server._on_open = opened.append
     peers = [Peer(server, port) for port in range(1, 21)]
     assert [peer.open for peer in peers] == [True] * 3 + [False] * 17
@@ -85,16 +85,26 @@ async def test_one_address_has_no_more_connections_than_one_may_have(caplog: pyt
     assert caplog.messages == [told, told]
 
 
-async def test_one_address_has_the_same_share_where_descriptors_bound_all_connections(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("most", "of_one", "limits"),
+    [
+        (10_000, None, (1_792, 896)),
+        (20_000, None, (1_792, 896)),
+        (100, None, (100, 50)),
+        (1, None, (1, 1)),
+        (10_000, 100, (1_792, 100)),
+        (10_000, 10_000, (1_792, 1_792)),
+        (100, 60, (100, 60)),
+    ],
+)
+async def test_one_address_has_half_of_all_connections_or_as_many_as_is_said(
+    monkeypatch: pytest.MonkeyPatch, most: int, of_one: int | None, limits: tuple[int, int]
 ) -> None:
     monkeypatch.setattr("rocketbox.remoting.server.raise_descriptor_limit", lambda: 4_096)
-    for most, limits in ((5_000, (1_792, 896)), (10_000, (1_792, 1_792)), (1, (1_792, 1))):
-        options = RemotingOptions(max_connections_per_address=most)
-        clock = VirtualClock()
-        server = RemotingServer({}, host="here", port=0, clock=clock, network=MemoryNetwork(), options=options)
-        async with server:
-            assert (server.connection_limit, server.address_limit) == limits
+    options = RemotingOptions(max_connections=most, max_connections_per_address=of_one)
+    clock = VirtualClock()
+    async with RemotingServer({}, host="here", port=0, clock=clock, network=MemoryNetwork(), options=options) as server:
+        assert (server.connection_limit, server.address_limit) == limits
 
 
 def test_the_limit_leaves_descriptors_for_files() -> None:
