@@ -533,6 +533,8 @@ class Connection:
 
     def handshake_begins(self) -> None:
         """No frames can come yet: the driver has to settle with the peer how first, and has not for ever to do so."""
+        if self.closed:  # refused by the server before
+            return
         self._handshake_since = self._monotonic()
         if self._role.handshakes is not None:
             self._role.handshakes.set(self, 1)  # may have another one closed

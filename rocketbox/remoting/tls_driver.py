@@ -229,8 +229,7 @@ class AcceptedTlsDriver(_TlsDriver):
 
     def _begin(self) -> None:
         super()._begin()
-        if not self.connection.closed:
-            self.connection.handshake_begins()
+        self.connection.handshake_begins()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self.connection.get_buffer(sizehint) if self._plain else _buffers.encrypted

@@ -510,6 +510,18 @@ async def test_half_open_handshakes_do_not_stop_the_healthy(
     assert len([record for record in caplog.records if record.name.startswith("rocketbox")]) < 20
 
 
+async def test_connections_that_are_refused_are_in_no_handshake(place: Place, ca: Path) -> None:
+    options = RemotingOptions(max_connections_per_address=3, max_handshakes=5)
+    async with place.serve(place.server_options(), options) as server:
+        with ExitStack() as stack:
+            for _ in range(20):
+                stack.enter_context(socket.create_connection(parse_address(server.address), PATIENCE))
+            await until(lambda: server.counters.connections_refused_of_one_address == 17)
+            assert (server.handshakes, server.counters.handshakes_given_up) == (3, 0)
+        await until(lambda: not server.handshakes, "those that have gone are forgotten")
+        assert await place.ask(server.address, TlsOptions(ca_file=ca)) == b"hello"
+
+
 async def test_handshakes_have_a_deadline(place: Place, ca: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with place.serve(place.server_options(), RemotingOptions(header_timeout=0.2)) as server:
         for first in (b"", HELLO):
