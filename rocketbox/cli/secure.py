@@ -34,6 +34,8 @@ THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 SECRET_BYTES = 32
 NOT_FOR_GIT = ("ca-key.pem", "server-key.pem", "client-key.pem", "client-keys.yml", "server-secrets/")
 AUTHORITY_DAYS = 3650
+_UNNAMEABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
+"""What YAML, or the comments in it, cannot hold: control characters, ends of lines, and bytes that are no UTF-8."""
 _USER = re.compile(r"[A-Za-z0-9_-]{4,32}")
 
 
@@ -83,6 +85,9 @@ def make_secured(
         fix = "use 4 to 32 letters, digits, - and _"
         raise ConfigurationError(Finding(f"--user is {user!r}, which cannot be a user's name", fix=fix))
     folder = directory.absolute()
+    if _UNNAMEABLE.search(str(folder)):
+        what = f"{str(folder)!a} has a control character, or one that is no UTF-8, which settings cannot hold"
+        raise ConfigurationError(Finding(what, fix="choose another --directory"))
     host = next((name for name in names if not name.startswith("*")), THIS_MACHINE[0])
     if names and host not in names:
         fix = "write the name or address of the server itself beside it"

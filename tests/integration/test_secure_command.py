@@ -228,6 +228,17 @@ def test_a_directory_with_spaces_may_stand_in_the_command(tmp_path: Path) -> Non
     assert arguments[arguments.index("--secrets-directory") + 1] == str(folder / "server-secrets")
 
 
+@pytest.mark.parametrize("odd", ["\n", "\r", "\x7f", "\x1b", "\x85", "\u2028", "\udcff", "\ufffe"], ids=ascii)
+def test_a_directory_whose_name_no_line_of_settings_can_hold_is_refused(tmp_path: Path, odd: str) -> None:
+    folder = tmp_path / f"a{odd}rocketmq: b"
+    status, output = init("--directory", str(folder / "secure"))
+    assert status == 1
+    assert ascii(odd)[1:-1] in output
+    assert "has a control character, or one that is no UTF-8, which settings cannot hold" in output
+    assert "choose another --directory" in output
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_machine_without_openssl_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     status, output = init("--directory", str(tmp_path / "new"))
