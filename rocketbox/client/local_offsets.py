@@ -2,8 +2,9 @@
 
     <directory>/<client>/<group>/offsets.json           what Java's clients read and write as well (with a namespace,
                                                         names in it and that of the group are as servers know them)
-    <directory>/<client>/<namespace>%<group>/...        the same in a namespace V2: a server may know other topics of
-                                                        these names in it; Java's clients leave it out
+    <directory>/<client>/<namespace>@<group>/...        the same in a namespace V2: a server may know other topics of
+                                                        these names in it; Java's clients leave it out. No group's
+                                                        name has an @, so it is no folder of a namespace V1
                                  offsets.json.bak       the one before
                                  offsets.json.damaged   one that could not be read, kept for who wants to look at it
                                  offsets.json.new       half of the next one
@@ -38,7 +39,7 @@ from rocketbox.clock import Clock
 from rocketbox.errors import ClientError, ClientStateError, RemoteProtocolError, StoreLockedError
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.loose_json import loads_loose
-from rocketbox.protocol.namespaces import NO_NAMESPACE, SEPARATOR, Namespace
+from rocketbox.protocol.namespaces import NO_NAMESPACE, Namespace
 from rocketbox.rare_log import RareLog
 from rocketbox.storage.file_system import LockHandle, Storage
 
@@ -109,8 +110,10 @@ class LocalOffsetStore:
         namespace: Namespace = NO_NAMESPACE,
         namespace_v2: str | None = None,
     ) -> None:
-        folder = namespace.wrap(group) if namespace_v2 is None else quote(namespace_v2, safe="") + SEPARATOR + group
+        folder = namespace.wrap(group) if namespace_v2 is None else f"{quote(namespace_v2, safe='')}@{group}"
         self.path = directory / client / folder / "offsets.json"
+        self._without_namespace = directory / client / group / "offsets.json"
+        self._namespace_v2 = namespace_v2
         self._namespace = namespace
         self._storage = storage
         self._group = group
@@ -231,7 +234,17 @@ class LocalOffsetStore:
                 f"{self.path} is damaged and there is no good backup beside it: {damage}; remove it to begin where "
                 "consume_from_where says"
             ) from damage
+        self._tell_of_those_without_namespace()
         return {}
+
+    def _tell_of_those_without_namespace(self) -> None:
+        """They may be of other topics with the same names, so who knows better has to say."""
+        if self._namespace_v2 is not None and self._storage.exists(str(self._without_namespace)):
+            _log.warning(
+                "there are no offsets of group %s in namespace %s yet, and some without it in %s, where Java's clients "
+                "keep them. They are not used. To go on from them, stop this consumer and copy that file to %s",
+                self._group, self._namespace_v2, self._without_namespace, self.path,
+            )  # fmt: skip
 
     def _read(self, path: str) -> bytes:
         file = self._storage.open(path)

@@ -313,7 +313,7 @@ async def test_broadcasting_in_a_namespace_v2_goes_by_offsets_of_its_own(anyio_b
         await hears(all_, [b"1", b"2"])
         await producer.send(Message("alerts", b"3"))
         await hears(team, [b"2", b"3"])
-    assert {path.parent.name for path in (tmp_path / "offsets").glob("*/*/offsets.json")} == {"team%desk", "desk"}
+    assert {path.parent.name for path in (tmp_path / "offsets").glob("*/*/offsets.json")} == {"team@desk", "desk"}
 
 
 async def test_a_name_must_be_short_enough_for_the_namespace_before_it(anyio_backend: str, tmp_path: Path) -> None:

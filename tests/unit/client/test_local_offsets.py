@@ -22,6 +22,7 @@ from rocketbox.client.local_offsets import LocalOffsetStore, decode_offsets, enc
 from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.errors import ClientError, ClientStateError
 from rocketbox.message import MessageModel, MessageQueue
+from rocketbox.protocol.namespaces import Namespace
 from rocketbox.storage.file_system import LockHandle, RealStorage, Storage
 from rocketbox.storage.memory_storage import MemoryStorage
 from tests.support.client.scripted_cluster import ScriptedCluster
@@ -293,6 +294,40 @@ async def test_whatever_a_power_failure_leaves_holds_the_last_offsets_or_those_b
     for done, image in states:
         found = await store_in(CrashableStorage(image)).read(QUEUE)
         assert found in (done, done + 1), "the last that were committed, or those that were on their way"
+
+
+# --- namespaces V2 ---------------------------------------------------------------------------------------------------
+
+
+def test_a_namespace_in_a_header_has_a_folder_that_is_no_other_groups() -> None:
+    def folder(group: str, v1: str = "", v2: str | None = None) -> str:
+        return LocalOffsetStore(
+            MemoryStorage(), FOLDER, CLIENT, group, VirtualClock(), Namespace(v1), v2
+        ).path.parent.name  # fmt: skip
+
+    assert folder("g", v2="team") == "team@g"
+    assert folder("g", v2="../a@b%") == "..%2Fa%40b%25@g"
+    assert len({folder("g", v2="team"), folder("g", v1="team"), folder("g", v2="tea%6d")}) == 3
+    assert folder("g", v1="team") == folder("team%g") == "team%g", "it is the same group"
+
+
+@pytest.mark.anyio
+async def test_offsets_that_java_has_kept_without_the_namespace_are_told_of_once(
+    anyio_backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whether they are of the same topics nobody knows: a service outside of the namespace may have left them."""
+    storage = MemoryStorage()
+    await store_in(storage).persist([at(7)])
+    for offset in (None, 3):
+        store = LocalOffsetStore(storage, FOLDER, CLIENT, "g", VirtualClock(), namespace_v2="team")
+        assert await store.read(QUEUE) == offset
+        await store.persist([at(3)])
+    (told,) = caplog.messages
+    assert told == (
+        f"there are no offsets of group g in namespace team yet, and some without it in {path_in(storage)}, where "
+        "Java's clients keep them. They are not used. To go on from them, stop this consumer and copy that file to "
+        f"{store.path}"
+    )
 
 
 # --- whose file it is -------------------------------------------------------------------------------------------------
