@@ -27,16 +27,20 @@ class RareLog:
 
     def tell(
         self, level: int, now: float, kind: Any, text: str, *values: object, error: BaseException | None = None
-    ) -> None:
-        """Log text % values, unless a line of this kind was written a moment ago; ``now`` is a monotonic time."""
+    ) -> bool:
+        """Log text % values, unless a line of this kind was written a moment ago; ``now`` is a monotonic time.
+
+        Whether it was logged comes back.
+        """
         told, left_out = self._kinds.get(kind, (-math.inf, 0))
         if now - told < self._period:
             self._kinds[kind] = (told, left_out + 1)
-            return
+            return False
         self._kinds[kind] = (now, 0)
         if left_out:
             text, values = f"{text} (and %d more like it)", (*values, left_out)
         self._logger.log(level, text, *values, exc_info=error)
+        return True
 
     def over(self, kind: Any) -> None:
         """It is well again: the next event of this kind has a line at once."""

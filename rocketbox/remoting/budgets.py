@@ -102,9 +102,10 @@ class AddressLimit:
         else:
             self._told.discard(host)
 
-    def is_told_first(self, connection: Connection) -> bool:
-        """Whether nothing was told of its address since the address had its first connection; it is told now."""
-        host = host_of(connection)
-        is_first = host not in self._told
-        self._told.add(host)
-        return is_first
+    def is_told(self, connection: Connection) -> bool:
+        """Whether its address was told of since the address had its first connection."""
+        return host_of(connection) in self._told
+
+    def note_told(self, connection: Connection) -> None:
+        """Its address is told of now."""
+        self._told.add(host_of(connection))

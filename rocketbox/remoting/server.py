@@ -218,12 +218,13 @@ class RemotingServer:
         if addresses.count(connection) < self.address_limit:
             return False
         self.counters.connections_refused_of_one_address += 1
-        if addresses.is_told_first(connection):
-            _log.warning(
-                "connections of %s are refused: %d of it are open, the most of one address "
-                "(max-connections-per-address); told again when it had none meanwhile",
-                host_of(connection), self.address_limit,
-            )  # fmt: skip
+        if not addresses.is_told(connection) and self._log.tell(
+            logging.WARNING, self._clock.monotonic(), "address",
+            "connections of %s are refused: %d of it are open, the most of one address "
+            "(max-connections-per-address); told again when it had none meanwhile",
+            host_of(connection), self.address_limit,
+        ):  # fmt: skip
+            addresses.note_told(connection)
         return True
 
     def _forget_gone(self) -> None:

@@ -58,7 +58,7 @@ async def test_connections_above_the_limit_are_closed_at_once(caplog: pytest.Log
 
 
 async def test_one_address_has_no_more_connections_than_one_may_have(caplog: pytest.LogCaptureFixture) -> None:
-    server, _ = serve(RemotingOptions(max_connections=100, max_connections_per_address=3))
+    server, clock = serve(RemotingOptions(max_connections=100, max_connections_per_address=3))
     peers = [Peer(server, port, "10.0.0.66") for port in range(1, 21)]
     others = [Peer(server, 1, f"10.0.0.{last}") for last in range(20)] + [Peer(server, port, "::1") for port in (1, 2)]
     assert [peer.open for peer in peers] == [True] * 3 + [False] * 17
@@ -81,8 +81,31 @@ async def test_one_address_has_no_more_connections_than_one_may_have(caplog: pyt
         peer.connection.lost("gone")
     server._sweep_once(all_of_them=True)
     assert (server._addresses._counts, server._addresses._told) == ({}, set()), "nothing is kept of who has left"
+    clock.now += 10
     assert [Peer(server, port, "10.0.0.66").open for port in range(4)] == [True] * 3 + [False]
     assert caplog.messages == [told, told]
+
+
+async def test_who_comes_and_goes_again_and_again_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    server, clock = serve(RemotingOptions(max_connections_per_address=3))
+    for round_ in range(100):
+        for host in ("10.0.0.66", f"2001:db8::{round_}"):
+            for peer in [Peer(server, port, host) for port in range(1, 5)][:3]:
+                peer.connection.lost("gone")
+        server._sweep_once(all_of_them=True)
+        clock.now += 0.5
+    assert len(caplog.messages) == 5, "one in ten seconds"
+    assert caplog.messages[-1].endswith("(and 39 more like it)")
+
+
+async def test_an_address_that_was_left_out_of_the_log_is_named_later(caplog: pytest.LogCaptureFixture) -> None:
+    server, clock = serve(RemotingOptions(max_connections_per_address=1))
+    for host in ("10.0.0.66", "10.0.0.67") * 2:
+        Peer(server, 1, host)
+    clock.now += 10
+    for host in ("10.0.0.66", "10.0.0.67"):
+        assert not Peer(server, 2, host).open
+    assert [message.split()[2] for message in caplog.messages] == ["10.0.0.66", "10.0.0.67"]
 
 
 @pytest.mark.parametrize(
