@@ -108,6 +108,8 @@ class Transaction:
         self._half: Half | None = None
         self.began = 0.0
         """When the half message was stored, on the monotonic clock."""
+        self.checked: LocalTransactionState | None = None
+        """What its broker was told while the work went on, because it has asked."""
 
     @property
     def result(self) -> SendResult:
@@ -170,12 +172,15 @@ class Transaction:
         self._say(LocalTransactionState.UNKNOWN)
 
     def _say(self, state: LocalTransactionState) -> None:
+        self._check_goes_on(state)
+        self._said = state
+
+    def _check_goes_on(self, state: LocalTransactionState) -> None:
         if self._is_over:
             ended = "nothing" if self._state is None else self._state.name
             raise ClientStateError(
                 f"the transaction has ended, and the broker was told {ended}; say {state.name} before its end"
             )
-        self._said = state
 
     async def __aenter__(self) -> Self:
         await self.begin()
@@ -194,27 +199,53 @@ class Transaction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._is_over:  # by an end in the block
+            return
         if error is not None and not isinstance(error, Exception):
             self.cut_off()
             return
         await self.end(LocalTransactionState.COMMIT if error is None else LocalTransactionState.ROLLBACK, error)
 
     def cut_off(self) -> None:
-        """The process ends, or its task: nothing is awaited for the transaction, and the checker decides."""
-        self._is_over = True
-        self.has_ended(LocalTransactionState.UNKNOWN)
+        """The process ends, or its task: nothing is awaited for the transaction, and the checker decides, unless the
+        work has ended it before."""
+        if not self._is_over:
+            self._is_over = True
+            self.has_ended(LocalTransactionState.UNKNOWN)
 
     async def end(self, state: LocalTransactionState, error: BaseException | None = None) -> LocalTransactionState:
         """Tell the broker what was said beforehand, or else ``state``; which of them it was.
 
-        A failure to tell it is logged: the broker asks then. Raises ClientStateError before the half message is sent.
+        What the checker has told it while the work went on is not told again: Apache's brokers store a half message
+        that is committed twice as two. A failure to tell it is logged: the broker asks then. Raises ClientStateError
+        before the half message is sent, and where it has ended before.
         """
         _ = self.result
         told = state if self._said is None else self._said
+        self._check_goes_on(told)
         self._is_over = True
-        self.has_ended(told)
+        checked = self.checked
+        if checked is None or checked is LocalTransactionState.UNKNOWN:
+            self.has_ended(told)
+        elif told in (checked, LocalTransactionState.UNKNOWN):
+            return checked
+        else:
+            _log.warning(
+                "transaction %s to %s: its checker has said %s while the work went on, which has ended it with %s; a "
+                "checker says UNKNOWN as long as the work may go on",
+                self.transaction_id, self.message.topic, checked.name, told.name,
+            )  # fmt: skip
+            self.has_ended(told)
         await self._transactions.end(self, told, error)
         return told
+
+    async def end_after_all(
+        self, state: LocalTransactionState, error: BaseException | None = None
+    ) -> LocalTransactionState:
+        """As :meth:`end`, but for work that has called that itself: what it said counts."""
+        if self._is_over and self._state is not None:
+            return self._state
+        return await self.end(state, error)
 
     def said_by(self, work: LocalWork, said: object) -> LocalTransactionState:
         """What the work of ``send_in_transaction`` has returned. Raises ClientError when that is no state."""
@@ -409,12 +440,12 @@ class Transactions:
                 said = await said
             state = transaction.said_by(work, said)
         except Exception as error:
-            await transaction.end(LocalTransactionState.UNKNOWN, error)
+            await transaction.end_after_all(LocalTransactionState.UNKNOWN, error)
             raise
         except BaseException:
             transaction.cut_off()
             raise
-        return TransactionSendResult(transaction.result, await transaction.end(state))
+        return TransactionSendResult(transaction.result, await transaction.end_after_all(state))
 
     # --- what brokers ask --------------------------------------------------------------------------------------------
 
@@ -526,6 +557,8 @@ class Transactions:
             return  # a second commit would be stored a second time; where the first is lost the broker asks again
         if (begun := self._begun.get(message.msg_id)) is not None:
             begun.has_ended(state, from_check=True)
+            if question.is_settled is not None:
+                begun.checked = state
         if self.on_checked is not None:
             self.on_checked(message, address, state)
         remark = None if error is None else f"the checker raised {self._shown(error)}"

@@ -79,7 +79,7 @@ def _end(
     error: Exception | None,
 ) -> LocalTransactionState:
     try:
-        return calls.call(what, transaction.end, state, error)
+        return calls.call(what, transaction.end_after_all, state, error)
     except ClientStateError as closed:
         _tell_of_unended(transaction, closed)
         return state

@@ -12,7 +12,7 @@ from rocketbox.broker.transaction_records import check_request
 from rocketbox.client import ClientOptions, Producer, Transaction
 from rocketbox.client.transaction_checks import TransactionChecker
 from rocketbox.clock import RealClock
-from rocketbox.errors import SendTimeoutError
+from rocketbox.errors import ClientStateError, SendTimeoutError
 from rocketbox.message import LocalTransactionState, Message, MessageExt
 from rocketbox.protocol.codes import TRANS_HALF_TOPIC, RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
@@ -293,3 +293,59 @@ async def test_what_is_asked_while_the_end_is_on_its_way_is_answered_by_what_bec
         await settle()
         first = ("request", transaction.result.queue_offset, "commit")
         assert ends_of(cluster) == ([first, ("one-way", 7, "rollback")] if arrives else [first])
+
+
+@pytest.mark.parametrize("said", list(LocalTransactionState))
+async def test_what_the_checker_has_said_while_the_work_went_on_is_not_told_again_at_its_end(
+    said: LocalTransactionState, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Apache's brokers store a half message that is committed twice as two. Where the work says another, it counts."""
+
+    async def check(_: MessageExt) -> LocalTransactionState:
+        return said
+
+    async with payers_at(check) as (cluster, clock, producer):
+        async with producer.transaction(Message("orders", b"paid")) as transaction:
+            await clock.advance(7)
+            ask_about(cluster, transaction)
+            await settle()
+            await clock.advance(7)
+        await settle()
+        told = [("one-way", 7, said.name.lower())]
+        if said is not LocalTransactionState.COMMIT:
+            told.append(("request", 7, "commit"))
+        assert ends_of(cluster) == told
+        assert transaction.state is LocalTransactionState.COMMIT
+        assert transaction.from_check is (said is LocalTransactionState.COMMIT)
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == (said is LocalTransactionState.ROLLBACK)
+    assert all("its checker has said ROLLBACK while the work went on, which has ended it with COMMIT" in each
+               for each in warnings)  # fmt: skip
+
+
+async def test_a_transaction_ends_once() -> None:
+    """Apache's brokers deliver what is committed behind a rollback, and twice what is committed twice."""
+    async with payers_at(never) as (cluster, _, producer):
+        async with producer.transaction(Message("orders", b"paid")) as transaction:
+            await transaction.end(LocalTransactionState.ROLLBACK)
+            with pytest.raises(ClientStateError, match="has ended, and the broker was told ROLLBACK"):
+                await transaction.end(LocalTransactionState.COMMIT)
+        committed = producer.transaction(Message("orders", b"paid"))
+
+        async def fails_behind_its_end() -> None:
+            async with committed:
+                await committed.end(LocalTransactionState.COMMIT)
+                raise KeyError
+
+        with pytest.raises(KeyError):
+            await fails_behind_its_end()
+
+        async def work(worked: Transaction) -> LocalTransactionState:
+            await worked.end(LocalTransactionState.ROLLBACK)
+            return LocalTransactionState.COMMIT
+
+        sent = await producer.send_in_transaction(Message("orders", b"paid"), work)
+        await settle()
+        assert [how for _, _, how in ends_of(cluster)] == ["rollback", "commit", "rollback"]
+        states = (transaction.state, committed.state, sent.state)
+        assert [state and state.name for state in states] == ["ROLLBACK", "COMMIT", "ROLLBACK"]
