@@ -47,6 +47,7 @@ from rocketbox.client.sending import Sender
 from rocketbox.client.transaction_checks import CheckRoute, Question, TransactionCheckers, is_async, name_of
 from rocketbox.client.tries import Tries
 from rocketbox.errors import (
+    BrokerError,
     ClientError,
     ClientStateError,
     InvalidMessageError,
@@ -404,7 +405,7 @@ class Transactions:
         timeout = self._sender.options.send_message_timeout
         remark = None if error is None else f"the local work raised {self._shown(error)}"
         try:
-            with anyio.CancelScope(shield=True), instance.clock.move_on_after(timeout):
+            with anyio.CancelScope(shield=True), instance.clock.move_on_after(timeout) as scope:
                 instance.check_running(f"producer {self._group}")
                 ended = half or half_of(result)
                 address = instance.broker_address(result.broker_name)
@@ -420,6 +421,16 @@ class Transactions:
                 )  # fmt: skip
                 if answered and connection is instance.remoting.connection_to(address):
                     self._ended.note(result.msg_id, ended, connection, instance.clock.monotonic())
+            if scope.cancelled_caught:
+                _log.warning(
+                    "broker %s has not answered within %g s that it has taken the %s of transaction %s, and will ask "
+                    "if it has not", result.broker_name, timeout, state.name, result.msg_id,
+                )  # fmt: skip
+        except BrokerError as refusal:
+            _log.warning(
+                "broker %s has not taken the %s of transaction %s, and will ask unless it has ended before: %s",
+                result.broker_name, state.name, result.msg_id, refusal,
+            )  # fmt: skip
         except (RocketBoxError, ValueError) as failure:
             _log.warning(
                 "broker %s was not told of the %s of transaction %s, and will ask: %s",

@@ -349,3 +349,28 @@ async def test_a_transaction_ends_once() -> None:
         assert [how for _, _, how in ends_of(cluster)] == ["rollback", "commit", "rollback"]
         states = (transaction.state, committed.state, sent.state)
         assert [state and state.name for state in states] == ["ROLLBACK", "COMMIT", "ROLLBACK"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (None, "has not answered within 3 s that it has taken the COMMIT of transaction"),
+        (ResponseCode.SYSTEM_ERROR, "has not taken the COMMIT of transaction"),
+        (ResponseCode.SUCCESS, None),
+    ],
+)
+async def test_an_end_that_the_broker_does_not_take_is_told_of(
+    answer: ResponseCode | None, told: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with payers_at(never, end_code=answer or 0) as (cluster, clock, producer):
+        if answer is None:
+            cluster.broker.scripts[RequestCode.END_TRANSACTION] = lambda connection, request: None
+
+        async def work() -> None:
+            async with producer.transaction(Message("orders", b"paid")):
+                await clock.sleep(5)
+
+        await clock.run(work)
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == (told is not None)
+    assert told is None or told in warnings[0]
