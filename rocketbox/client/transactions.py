@@ -108,7 +108,7 @@ class Transaction:
         self._from_check = False
         self._half: Half | None = None
         self.began = 0.0
-        """When the half message was stored, on the monotonic clock."""
+        """When the half message was sent, on the monotonic clock: it may be stored long before that is answered."""
         self.checked: LocalTransactionState | None = None
         """What its broker was told while the work went on, because it has asked."""
 
@@ -339,13 +339,13 @@ class Transactions:
         seconds = self._sender.options.send_message_timeout if timeout is None else timeout
         tries = Tries(self._instance.clock.monotonic(), seconds, 0)
         await self._become_known(message.topic, tries)
+        transaction.began = tries.now
         try:
             result = await self._send_half(transaction, tries.deadline - tries.now, queue)
         except NotDurableError as error:
             transaction.has_ended(LocalTransactionState.ROLLBACK)
             await self._tell(error.result, message.topic, LocalTransactionState.ROLLBACK, None)
             raise
-        transaction.began = self._instance.clock.monotonic()
         self._begun[result.msg_id] = transaction
         return result
 

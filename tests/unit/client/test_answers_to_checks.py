@@ -374,3 +374,25 @@ async def test_an_end_that_the_broker_does_not_take_is_told_of(
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == (told is not None)
     assert told is None or told in warnings[0]
+
+
+async def test_work_is_long_from_when_its_half_message_was_sent() -> None:
+    """The broker counts from when it has stored that, which may be long before its answer."""
+    async with payers_at(never) as (cluster, clock, producer):
+        store = cluster.broker.on_send
+
+        async def store_slowly(request: RemotingCommand) -> RemotingCommand:
+            answer = store(request)
+            assert isinstance(answer, RemotingCommand)
+            await clock.sleep(2)
+            return answer
+
+        cluster.broker.on_send = store_slowly
+
+        async def work() -> None:
+            async with producer.transaction(Message("orders", b"paid")):
+                pass
+
+        await clock.run(work)
+        await settle()
+        assert ends_of(cluster) == [("request", 0, "commit")]
