@@ -153,6 +153,26 @@ async def test_a_transaction_whose_process_is_killed_is_asked_about_at_the_next_
     assert [each for each in asked if each[1] != b"last"] == wanted
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("name_server", EACH_BUT_NEWEST_BETWEEN, indirect=True)  # the same
+async def test_what_is_committed_by_a_check_is_not_committed_again_at_the_end_of_its_work(
+    name_server: str, topic: str
+) -> None:
+    """Apache's brokers store a half message that is committed twice as two."""
+    book = Book()
+    async with (
+        Admin(name_server=name_server) as admin,
+        Producer(f"p-{topic}", name_server=name_server, options=SEND, transaction_checker=book.check) as producer,
+    ):
+        await admin.create_topic(topic, queues=1)
+        async with producer.transaction(Message(topic, b"paid")) as transaction:
+            book.states[transaction.transaction_id] = COMMIT
+            await until_read(admin, topic, b"paid")
+        async with producer.transaction(Message(topic, b"last")):
+            pass
+        await until_read(admin, topic, b"paid", b"last")
+
+
 @pytest.mark.parametrize("version", EACH_VERSION)
 def test_apaches_producer_on_the_embedded_broker(version: str, topic: str, tmp_path: Path) -> None:
     settings = [f"--{name}={value}" for name, value in OURS.items()]
