@@ -301,6 +301,21 @@ def test_a_method_of_what_is_no_bean_is_a_finding_that_says_what_to_do(service: 
     assert found.where.endswith(".py:10")
 
 
+def test_listeners_of_a_bean_that_is_left_out_are_off(service: ServiceMaker) -> None:
+    method = METHOD.replace("PARAMETERS", "self, rows: DataFrame").replace(
+        "class Lake", "from rocketbox import bean, on_profile\n@bean(on_profile('prod'))\nclass Lake"
+    )
+    assembly = look(service, rest=method)
+    assert assembly.findings == []
+    assert [plan.group for plan in assembly.plans] == ["lake"]
+    (off,) = [each.what for each in assembly.off]
+    assert "Spark listener Lake.deepen is off: it needs a bean of type Lake" in off
+    assert "was not built because profile prod is not active" in off
+    on = look(service, settings=f"{NS}rocketbox.profiles.active: prod\n", rest=method)
+    assert on.findings == on.off == []
+    assert sorted(plan.group for plan in on.plans) == ["depth", "lake"]
+
+
 @pytest.mark.parametrize(
     ("parameters", "what"),
     [
