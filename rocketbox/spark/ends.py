@@ -13,7 +13,7 @@ from collections.abc import Collection
 
 from rocketbox.client import Admin
 from rocketbox.clock import Clock
-from rocketbox.errors import RocketBoxError
+from rocketbox.errors import ClientError, RocketBoxError
 from rocketbox.message import MessageQueue
 from rocketbox.rare_log import RareLog
 from rocketbox.spark.asking import ask_each
@@ -112,9 +112,19 @@ class Ends:
         return ends
 
     async def ask_all(self, admin: Admin) -> QueueOffsets:
-        """The end of each queue there is; raises what the client raises when one does not answer."""
+        """The end of each queue there is; raises what the client raises when one does not answer.
+
+        Also where a topic has none: its brokers may be away, or known to the name server in a moment. A pattern may
+        match no topic yet.
+        """
         self._asked_at = -math.inf
-        self.last = await gather(admin.max_offset, await self._known_queues(admin))
+        queues = await self._known_queues(admin)
+        if not queues and self._selection.pattern is None:
+            raise ClientError(
+                f"no queue of {self._selection} that may be read has a route at name server {self._name_server}: the "
+                "topic does not exist, or its brokers are away"
+            )
+        self.last = await gather(admin.max_offset, queues)
         self.seen = self.seen or bool(self.last)
         return self.last
 

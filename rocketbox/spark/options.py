@@ -94,7 +94,8 @@ OPTIONS = (
     ),
     SourceOption(
         "missingTopic",
-        "For a topic that does not exist: `wait` until it does, or `fail` at the start. A batch read always fails.",
+        "For a topic that does not exist: `wait` until it does (with the trigger available-now for a minute; then the "
+        "query fails), or `fail` at the start. A batch read always fails.",
         "`wait`",
         "stream",
     ),

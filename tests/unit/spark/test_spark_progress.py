@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
@@ -900,6 +900,36 @@ async def test_what_is_available_now_is_not_all_read_while_a_broker_is_away() ->
         with pytest.raises(ClientError, match="1 queues do not answer, such as orders broker-b/0"):
             await reader.next(here.admin, end)
         assert clock.slept > 50, "it was waited for"
+
+
+async def test_what_is_available_now_is_not_nothing_where_a_topic_has_no_route() -> None:
+    """As when the name server was started anew, and its brokers register in a moment: the query would end unread."""
+    async with store() as here:
+        clock = StillClock()
+        with pytest.raises(ClientError, match=r"no queue of topic orders that may be read has a route .*are away"):
+            await progress(here, clock).aim(here.admin)
+        assert clock.slept > 50, "it was waited for"
+        reader = progress(here, ClockThat(lambda: here.admin.create_topic("orders", queues=1)))
+        await reader.aim(here.admin)
+        await here.send(Q0, TEXTS[:5])
+        assert nexts(await reader.next(here.admin, INITIAL)) == {Q0: 0}, "what came later is for the next time"
+        pattern = progress(here, topicPattern="bills.*")
+        await pattern.aim(here.admin)
+        assert nexts(await pattern.next(here.admin, INITIAL)) == {}
+
+
+class ClockThat(StillClock):
+    """Does something while it is slept."""
+
+    def __init__(self, act: Callable[[], Awaitable[object]]) -> None:
+        super().__init__()
+        self._act: Callable[[], Awaitable[object]] | None = act
+
+    async def sleep(self, seconds: float) -> None:
+        act, self._act = self._act, None
+        if act is not None:
+            await act()
+        await super().sleep(seconds)
 
 
 def unreachable(here: Store, address: str) -> None:
