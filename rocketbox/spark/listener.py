@@ -509,9 +509,11 @@ class SparkListenerContainer:
             return
         self._has_told_changes = True
         end = decode_offset(planned.end)
+        if any(queue.topic != self.options.topic for queue in end.queues):  # which the source refuses, and says so
+            return
         try:
             start, tags = begun_at(self._starting_offsets), filter_text(self.options.selector_expression)
-        except (ValueError, InvalidMessageError):  # which the source refuses, and says so
+        except (ValueError, InvalidMessageError):  # as well
             return
         if end.start is not None:
             if self._starting_offsets == "latest" and begun_at(end.start).others.kind is PlaceKind.TIME:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -629,3 +630,24 @@ async def test_a_listener_tells_of_options_that_a_checkpoint_makes_nothing_of(
         "checkpoint began with group, and goes on where it stands"
     )
     assert tags.startswith(f"Spark listener {group_of(topic)}: selector_expression is A from the next batch on")
+
+
+async def test_a_checkpoint_of_another_topic_is_refused_as_that_wherever_it_began(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen, other = Seen(), f"{topic}_b"
+    for each in (topic, other):
+        await send(broker, each, 0, 4)
+    begin = json.dumps({topic: {"broker-a": {"0": 1}}})
+    made = partial(spark_listener, seen.handle, client, checkpoint=tmp_path, group="lake", trigger="available_now")
+    async with made(topic=topic, starting_offsets=begin) as first:
+        await first.wait()
+    caplog.clear()
+    async with made(topic=other, starting_offsets="earliest") as changed:
+        await changed.wait()
+        reason = changed.state().reason
+    assert reason is not None
+    assert "CheckpointError" in reason
+    assert f"topic {other}" in reason
+    assert "startingOffsets names" not in reason
+    assert "starting_offsets is earliest now" not in caplog.text
