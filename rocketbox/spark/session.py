@@ -242,9 +242,19 @@ def log_no_query_errors(session: SparkSession) -> Callable[[], object]:
     log4j = java.org.apache.logging.log4j
     name = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
     configure = log4j.core.config.Configurator.setLevel
-    before = log4j.LogManager.getLogger(name).getLevel()
+    context = log4j.LogManager.getContext(False)
+    before = context.getConfiguration().getLoggerConfig(name)
+    own = before.getLevel() if before.getName() == name else None
+
+    def restore() -> None:
+        if own is not None:
+            configure(name, own)
+            return
+        context.getConfiguration().removeLogger(name)  # it has the level of those above it, also when that changes
+        context.updateLoggers()
+
     configure(name, log4j.Level.OFF)
-    return partial(configure, name, before)
+    return restore
 
 
 def has_session() -> bool:

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -142,10 +143,24 @@ async def test_a_session_that_is_there_already_is_used_as_it_is_and_left_so(
         set_all(spark, {name: before.get(name) for name in own})
     assert SparkSession.builder.getOrCreate() is spark
     assert spark.range(3).count() == 3, "it lives on"
+    assert levels_of_queries(spark, "OFF", "ERROR") == ["OFF", "ERROR"], "what it logs is still the user's to say"
     assert not spark.streams.active
     (told,) = [text for text in caplog.messages if "there is a SparkSession already, which keeps what it has" in text]
     assert "spark.master, " in told
     assert "spark.sql.shuffle.partitions" in told
+
+
+def levels_of_queries(spark: SparkSession, *levels: str) -> list[str]:
+    """At which level Spark logs what ends queries, where all of it is to log at these; then all is as before."""
+    log4j: Any = spark.sparkContext._jvm.org.apache.logging.log4j.LogManager  # type: ignore[union-attr]  # it runs
+    name = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
+    before = log4j.getRootLogger().getLevel().toString()
+    found = []
+    for level in levels:
+        spark.sparkContext.setLogLevel(level)
+        found.append(log4j.getLogger(name).getLevel().toString())
+    spark.sparkContext.setLogLevel(before)
+    return found
 
 
 def set_all(spark: SparkSession, settings: Mapping[str, str | None]) -> None:
