@@ -127,7 +127,7 @@ def decode_offset(value: Any) -> StreamOffset:
         since = _number(value, "since") if "since" in value else None
         queues = {queue: _decode_progress(found) for queue, found in _leaves(value["queues"])}
         return StreamOffset(queues, group, since_ms=since, namespace=namespace, start=start, tags=tags)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _unreadable(value, error) from error
 
 

@@ -233,6 +233,23 @@ def test_one_that_is_switched_off_is_told(service: ServiceMaker) -> None:
     assert [finding.what for finding in look.off] == ["transaction listener one is off: enabled=False"]
 
 
+def test_a_method_of_a_bean_that_a_condition_leaves_out_is_off(service: ServiceMaker) -> None:
+    source = """
+    from rocketbox import on_property
+
+    @bean(on_property("desk.pays", to="true"))
+    class Desk:
+        @rocketmq_transaction_listener(topic="orders")
+        def was_paid(self, order: Order) -> LocalTransactionState: ...
+"""
+    look = service(SHOP + source, SETTINGS).app.look()
+    assert look.findings == []
+    assert [finding.what for finding in look.off] == [
+        "transaction listener Desk.was_paid is off: it needs a bean of type Desk, and there is none: "
+        "Desk was not built because desk.pays is not set"
+    ]
+
+
 def test_a_consumer_group_may_have_the_name_of_the_producer_group(service: ServiceMaker) -> None:
     source = SHOP + LISTENERS.replace('consumer_group="desk"', 'consumer_group="shop"')
     assert service(source, SETTINGS).app.look().findings == []
