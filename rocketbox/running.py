@@ -49,7 +49,6 @@ __all__ = ["Run"]
 _log = logging.getLogger(__name__)
 
 STOPPED_BECAUSE = "APPLICATION STOPPED BECAUSE"
-LOOK_WHETHER_READY = 1.0  # seconds between two looks, after a start whose parts were not all well
 
 
 class Run:
@@ -130,32 +129,16 @@ class Run:
         awaited = container.resolve(AwaitedServers) if container.has(AwaitedServers) else AwaitedServers()
         if awaited.problems:
             why = mask("; ".join(awaited.problems.values()), self.assembly.settings.secrets)
+            _log.info("%s has started after %.2f s, and is not ready: %s", name, took, why)
             self._start_tasks.start("servers", self._wait_for, awaited, restart=False)
-        elif reasons := self.health().reasons:
-            why = mask("; ".join(reasons), self.assembly.settings.secrets)
-            self._start_tasks.start("readiness", self._wait_until_ready, restart=False)
         else:
             _log.info("%s is ready after %.2f s: %s", name, took, self._counted)
-            return
-        _log.info("%s has started after %.2f s, and is not ready: %s", name, took, why)
 
     async def _wait_for(self, awaited: AwaitedServers) -> None:
-        since = self._began
+        clock = self.assembly.service.clock
+        since = clock.monotonic() - self.lifecycle.start_took
         await awaited.until_all_answer()
-        self._tell_ready(since)
-
-    async def _wait_until_ready(self) -> None:
-        since = self._began
-        while self.health().reasons:
-            await self.assembly.service.clock.sleep(LOOK_WHETHER_READY)
-        self._tell_ready(since)
-
-    @property
-    def _began(self) -> float:
-        return self.assembly.service.clock.monotonic() - self.lifecycle.start_took
-
-    def _tell_ready(self, since: float) -> None:
-        took = self.assembly.service.clock.monotonic() - since
+        took = clock.monotonic() - since
         _log.info("%s is ready after %.2f s: %s", self.assembly.service.name, took, self._counted)
 
     async def _start(self) -> None:
