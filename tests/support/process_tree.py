@@ -7,7 +7,7 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["command_of", "connections_to", "descendants_of", "end_at_once", "members_of", "open_descriptors", "parents"]
+__all__ = ["command_of", "connections_to", "descendants_of", "end_at_once", "members_of", "parents"]
 
 ESTABLISHED = "01"  # of a connection in the tables of Linux
 
@@ -48,14 +48,6 @@ def command_of(number: int) -> str:
         return Path(f"/proc/{number}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return ""
-
-
-def open_descriptors(number: int) -> int:
-    """How many descriptors a process has open; none when it has ended."""
-    try:
-        return len(list(Path(f"/proc/{number}/fd").iterdir()))
-    except OSError:
-        return 0
 
 
 def connections_to(port: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import os
 import subprocess
 import sys
 import threading
@@ -27,7 +26,6 @@ from pyspark.sql import DataFrame, SparkSession
 from rocketbox.client import MQClientInstance
 from rocketbox.spark.batch import SparkBatch
 from rocketbox.spark.listener import SparkListenerState
-from tests.support.process_tree import command_of, descendants_of, open_descriptors
 from tests.support.spark.listeners import MINUTES, rows_in, send, spark_listener
 from tests.support.spark.topics import Broker, rows_of, wait_for
 from tests.support.waiting import PATIENCE, until
@@ -236,44 +234,6 @@ async def test_no_thread_outlives_its_listener(
     for thread in left:  # one that has said that it ends may still be on its last line
         await anyio.to_thread.run_sync(thread.join, 10)
     assert [thread for thread in left if thread.is_alive()] == []
-
-
-def held() -> dict[str, int]:
-    """What this process and those of Spark's Python have open, and how many of these there are, by what they run."""
-    found = {"this process": open_descriptors(os.getpid())}
-    for number in descendants_of(os.getpid()):
-        module = command_of(number).rpartition(" ")[2]
-        if module.startswith("pyspark.") and (descriptors := open_descriptors(number)):
-            found[f"descriptors of {module}"] = max(descriptors, found.get(f"descriptors of {module}", 0))
-            found[module] = found.get(module, 0) + 1
-    return found
-
-
-async def test_queries_and_batches_that_are_done_leave_no_descriptor_and_no_process(
-    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
-) -> None:
-    await send(broker, topic, 0, 20)
-    batches: list[int] = []
-
-    def handle(rows: DataFrame) -> None:
-        batches.append(rows.count())
-
-    async def run(number: int) -> None:
-        listener = spark_listener(
-            handle, client, topic, tmp_path / str(number),
-            group=f"{topic}-{number}", trigger="available_now", starting_offsets="earliest", max_messages=4,
-        )  # fmt: skip
-        async with listener:
-            await listener.wait()
-        assert len(batches) == 5 * (number + 1), (listener.state(), listener.error)
-
-    for number in range(2):  # workers that live on are started, and clients in them
-        await run(number)
-    before = held()
-    for number in range(2, 4):
-        await run(number)
-    await until(lambda: [name for name, count in held().items() if count > before.get(name, 0)] == [], f"as {before}")
-    assert sum(batches) == 4 * 20
 
 
 async def test_queries_that_have_ended_leave_no_connections_of_javas(
