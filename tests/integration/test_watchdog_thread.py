@@ -117,7 +117,7 @@ HANDLER = """
         look_up(departure)
 
     def look_up(flight: str) -> None:
-        time.sleep(1.4)
+        time.sleep(2.5)  # on a busy machine the thread that watches comes late
 """
 
 
