@@ -380,7 +380,9 @@ def _plan_listener(
     ]
     if settings.off_by is not None or said.get("enabled") is False:
         return None
-    if settings.switches.get(group or "", {}).get(topic or "") is False or _left_out(candidate, beans) is not None:
+    if settings.switches.get(group or "", {}).get(topic or "") is False:
+        return None
+    if beans.owner_left_out(candidate.owner, place_of(candidate.function)) is not None:
         return None
     from rocketbox.spark.listener_source import wrong_source_options  # only who has a Spark listener loads it
 
@@ -535,17 +537,10 @@ def _off_by(candidate: SparkCandidate, planning: Planning) -> str:
     if "enabled" not in said and candidate.declared.get("enabled") is False:
         return "its decorator"
     topic = said.get("topic") or candidate.declared.get("topic") or settings.defaults.values.get("topic") or ""
-    left_out = _left_out(candidate, planning.beans)
+    left_out = planning.beans.owner_left_out(candidate.owner, place_of(candidate.function))
     if left_out is not None and settings.switches.get(group, {}).get(topic) is not False:
         return left_out.what
     return f"{path}.{topic}"
-
-
-def _left_out(candidate: SparkCandidate, beans: Beans) -> Finding | None:
-    """Why there is no bean to call a method on, where a condition has left it out."""
-    if candidate.owner is None or beans.has(candidate.owner):
-        return None
-    return beans.left_out(candidate.owner, "it", place_of(candidate.function))
 
 
 def _trigger(value: timedelta | str) -> timedelta | Literal["available_now"]:

@@ -172,11 +172,9 @@ class TransactionListeners(ListenerKind[TransactionCandidate, TransactionPlan]):
             off_by = f"{cluster_prefix(cluster)}.name-server is false" if options.enabled else candidate.off_by
             planning.off.append(Finding(f"{candidate.label} is off: {off_by}", where))
             return
-        if candidate.owner is not None and not planning.beans.has(candidate.owner):
-            left_out = planning.beans.left_out(candidate.owner, "it", where)
-            if left_out is not None:  # a condition did
-                planning.off.append(Finding(f"{candidate.label} is off: {left_out.what}", where))
-                return
+        if (left_out := planning.beans.owner_left_out(candidate.owner, where)) is not None:
+            planning.off.append(Finding(f"{candidate.label} is off: {left_out.what}", where))
+            return
         signature = read_signature(
             candidate.function, beans=planning.beans, converter=planning.converter, owner=candidate.owner
         )

@@ -79,6 +79,13 @@ class Beans:
     """What is wrong with such a name that stands where none is looked for (parameter, hint, default), and what to
     write."""
 
+    def owner_left_out(self, owner: Any, where: str) -> Finding | None:
+        """Why there is no bean to call a method on, where a condition has left it out: a listener of it is off.
+
+        ``owner`` is what the method asks for; None for a function.
+        """
+        return None if owner is None or self.has(owner) else self.left_out(owner, "it", where)
+
 
 def read_signature(
     function: Callable[..., Any], *, beans: Beans, converter: MessageConverter | None, owner: Any = None

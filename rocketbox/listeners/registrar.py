@@ -192,9 +192,8 @@ class _Registrar:
             off.append((f"{path}.enabled", group_layer.where("enabled")))
         elif "enabled" not in group_layer.values and candidate.declared.values.get("enabled") is False:
             off.append(("its decorator", here))
-        if candidate.owner is not None and not self.beans.has(candidate.owner):
-            left_out = self.beans.left_out(candidate.owner, "it", here)
-            off += [] if left_out is None else [(left_out.what, here)]
+        if (left_out := self.beans.owner_left_out(candidate.owner, here)) is not None:
+            off.append((left_out.what, here))
         if off:
             who, where = off[0]
             self.off.append(Finding(f"listener {candidate.name} of group {group} is off: {who}", where))
