@@ -11,8 +11,9 @@ from collections import OrderedDict
 from rocketbox.clock import Clock
 from rocketbox.errors import RocketBoxError
 from rocketbox.protocol.codes import ResponseCode
+from rocketbox.remoting.budgets import host_of
 
-__all__ = ["LimitError", "NameBudget", "PeerShares", "host_of", "too_many_large_requests"]
+__all__ = ["LimitError", "NameBudget", "PeerShares", "too_many_large_requests"]
 
 MOST_ADDRESSES = 20_000  # and connections, whose budgets are known; of more, the one not seen for longest begins anew
 MINUTE = 60.0
@@ -37,11 +38,6 @@ class LimitError(RocketBoxError):
 def too_many_large_requests(what: str, most: int) -> LimitError:
     """One more request waits for its turn than may, of all connections or of one, which may have an eighth of them."""
     return LimitError(what, most, "max-large-requests", soon=True)
-
-
-def host_of(address: str) -> str:
-    """The host of ``host:port``."""
-    return address.rpartition(":")[0] or address
 
 
 class PeerShares:

@@ -72,9 +72,9 @@ class SharedBytes:
             self._gives_way(first, size)
 
 
-def host_of(connection: Connection) -> str:
-    """The address of its peer, without the port."""
-    return connection.remote_address.rpartition(":")[0]
+def host_of(address: str) -> str:
+    """The host of ``host:port``, as it stands there."""
+    return address.rpartition(":")[0] or address
 
 
 class AddressLimit:
@@ -86,16 +86,16 @@ class AddressLimit:
 
     def count(self, connection: Connection) -> int:
         """Those of its address."""
-        return self._counts.get(host_of(connection), 0)
+        return self._counts.get(host_of(connection.remote_address), 0)
 
     def add(self, connection: Connection) -> None:
         """Count one more."""
-        host = host_of(connection)
+        host = host_of(connection.remote_address)
         self._counts[host] = self._counts.get(host, 0) + 1
 
     def remove(self, connection: Connection) -> None:
         """It is gone; called once for each that was added."""
-        host = host_of(connection)
+        host = host_of(connection.remote_address)
         left = self._counts.pop(host) - 1
         if left:
             self._counts[host] = left
@@ -104,8 +104,8 @@ class AddressLimit:
 
     def is_told(self, connection: Connection) -> bool:
         """Whether its address was told of since the address had its first connection."""
-        return host_of(connection) in self._told
+        return host_of(connection.remote_address) in self._told
 
     def note_told(self, connection: Connection) -> None:
         """Its address is told of now."""
-        self._told.add(host_of(connection))
+        self._told.add(host_of(connection.remote_address))

@@ -222,7 +222,7 @@ class RemotingServer:
             logging.WARNING, self._clock.monotonic(), "address",
             "connections of %s are refused: %d of it are open, the most of one address "
             "(max-connections-per-address); told again when it had none meanwhile",
-            host_of(connection), self.address_limit,
+            host_of(connection.remote_address), self.address_limit,
         ):  # fmt: skip
             addresses.note_told(connection)
         return True
