@@ -102,12 +102,11 @@ def encode_offset(offset: StreamOffset) -> dict[str, Any]:
     if offset.initial:
         return {"initial": True, "v": VERSION}
     queues = _tree({queue: _encode_progress(progress) for queue, progress in offset.queues.items()})
-    group = {} if offset.group is None else {"group": offset.group}
-    since = {} if offset.since_ms is None else {"since": offset.since_ms}
-    namespace = {} if offset.namespace is None else {"namespace": offset.namespace}
-    start = {} if offset.start is None else {"start": offset.start}
-    tags = {} if offset.tags is None else {"tags": offset.tags}
-    return {**group, **namespace, "queues": queues, **since, **start, **tags, "v": VERSION}
+    fields = {
+        "group": offset.group, "namespace": offset.namespace, "queues": queues, "since": offset.since_ms,
+        "start": offset.start, "tags": offset.tags, "v": VERSION,
+    }  # fmt: skip
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def encode_ends(ends: Mapping[MessageQueue, int]) -> dict[str, Any]:

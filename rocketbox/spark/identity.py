@@ -127,17 +127,17 @@ def changed_options(
     changes = []
     if offset.start is not None and (said := text_of(start)) != offset.start:
         changes.append(
-            f"{names[0]} is {shortened(said)} now, and is not used: the query of this checkpoint began with "
-            f"{shortened(offset.start)}, and goes on where it stands; so does a queue that appears later. To read "
+            f"{names[0]} is {_shortened(said)} now, and is not used: the query of this checkpoint began with "
+            f"{_shortened(offset.start)}, and goes on where it stands; so does a queue that appears later. To read "
             f"from another place, begin with another checkpoint ({RESET})"
         )
     if offset.tags is not None and offset.tags != tags:
         changes.append(
-            f"{names[1]} is {shortened(tags)} from the next batch on, and was {shortened(offset.tags)} so far: what "
+            f"{names[1]} is {_shortened(tags)} from the next batch on, and was {_shortened(offset.tags)} so far: what "
             f"that filter has left out is not read any more. To read it, begin with another checkpoint ({RESET})"
         )
     return changes
 
 
-def shortened(text: str) -> str:
+def _shortened(text: str) -> str:
     return text if len(text) <= 100 else f"{text[:100]}..."
