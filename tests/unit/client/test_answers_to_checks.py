@@ -139,14 +139,7 @@ async def test_work_that_outlasts_a_check_ends_the_half_message_that_was_asked_a
     ) as producer:  # fmt: skip
         transaction = producer.transaction(Message("orders", b"paid"))
         async with transaction:
-            half = StoredMessage(
-                TRANS_HALF_TOPIC, 0, b"paid",
-                f"PGROUP\x01payers\x02REAL_TOPIC\x01orders\x02REAL_QID\x010\x02UNIQ_KEY\x01{transaction.transaction_id}"
-                "\x02".encode(),
-            )  # fmt: skip
-            record = decode_message(encode_stored_message(half, place=(0, 0, 1, (b"\x7f\0\0\1", 10911))))[0]
-            (connection,) = cluster.broker.connections
-            connection.send_oneway(check_request(record, 7, 7000, 1, "broker-a"))
+            ask_about(cluster, transaction)
             await asked.wait()
             if not looks_after_the_end:
                 may_look.set()
@@ -157,7 +150,7 @@ async def test_work_that_outlasts_a_check_ends_the_half_message_that_was_asked_a
             await looked.wait()
         await until(lambda: commit_ in ends())
         asked = anyio.Event()
-        connection.send_oneway(check_request(record, 9, 9000, 1, "broker-a"))  # the end was lost: this is answered
+        ask_about(cluster, transaction, queue_offset=9)  # the end was lost: this is answered
         await until(lambda: ("9", "9000", "8" if looks_after_the_end else "0", "true") in ends())
     assert ends()[:-1] == ([commit_] if looks_after_the_end else [unknown, commit_])
 
