@@ -18,7 +18,7 @@ import sys
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import Distribution, EntryPoint
 from types import ModuleType
 from typing import Any
 
@@ -70,19 +70,35 @@ class AutoconfigurationModule:
         return tuple(dict.fromkeys(name for name in names if name))
 
 
-def _points() -> Sequence[EntryPoint]:
-    """The entry points of the installed distributions, which are looked for anew when there may be other ones.
+Points = tuple[EntryPoint, ...]
 
-    Reading the metadata of all of them takes milliseconds, and a test starts the same service hundreds of times.
+
+def _points() -> list[EntryPoint]:
+    """The entry points of the installed distributions; of two of one name those of the one that is imported."""
+    brought = {name: points for folder in dict.fromkeys(sys.path) for name, points in _points_in(folder)}
+    found: list[EntryPoint] = []
+    for name, points in brought.items():
+        imported = next(iter(Distribution.discover(name=name)), None)
+        found += points if imported is None else imported.entry_points.select(group=GROUP)
+    return found
+
+
+def _points_in(folder: str) -> Sequence[tuple[str, Points]]:
+    """Those of a folder of ``sys.path``, by the names of distributions; it is looked at again when it has changed.
+
+    Reading the metadata of all that is installed takes milliseconds, a test starts the same service hundreds of times,
+    and what changes meanwhile is mostly the test's own folder.
     """
-    global _found
-    now = os.getcwd(), tuple(sys.path), tuple(sys.meta_path), tuple(map(_changed, sys.path))
-    if _found is None or _found[0] != now:
-        _found = now, tuple(entry_points(group=GROUP))
-    return _found[1]
+    now = os.path.abspath(folder), tuple(sys.meta_path), _changed(folder)
+    if folder not in _looked_at or _looked_at[folder][0] != now:
+        inside = [(each, tuple(each.entry_points.select(group=GROUP))) for each in Distribution.discover(path=[folder])]
+        _looked_at[folder] = now, [(each.name, points) for each, points in inside if points]
+        for other in _looked_at.keys() - set(sys.path):
+            del _looked_at[other]
+    return _looked_at[folder][1]
 
 
-_found: tuple[object, Sequence[EntryPoint]] | None = None
+_looked_at: dict[str, tuple[object, Sequence[tuple[str, Points]]]] = {}
 
 
 def _changed(folder: str) -> int:

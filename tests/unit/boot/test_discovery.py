@@ -61,6 +61,36 @@ def test_what_it_brings_can_be_planned_like_our_own(install: Install, written: s
     assert taken == (["auditor"] if written else [])
 
 
+def test_a_distribution_that_comes_or_goes_between_two_looks_is_seen(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert discover_autoconfigurations() == []
+    install("audit-kit", "audit_kit_later", BEANS, name="audit")
+    assert [found.name for found in discover_autoconfigurations()] == ["audit"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["" if each == str(tmp_path) else each for each in sys.path])
+    assert [found.name for found in discover_autoconfigurations()] == ["audit"]
+    monkeypatch.chdir(tmp_path.parent)
+    assert discover_autoconfigurations() == []
+
+
+@pytest.mark.parametrize("other", ["audit_kit_other", None])
+def test_of_two_of_one_name_the_one_that_is_imported_counts(
+    other: str | None, install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("audit-kit", "audit_kit_behind", BEANS, name="behind")
+    info = tmp_path / "before" / "audit_kit-2.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: audit-kit\nVersion: 2.0\n")
+    if other is not None:
+        (tmp_path / "before" / f"{other}.py").write_text(BEANS)
+        (info / "entry_points.txt").write_text(f"[rocketbox.autoconfigure]\nbefore = {other}\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "before"))
+    found = [(each.name, each.origin) for each in discover_autoconfigurations()]
+    assert found == ([] if other is None else [("before", "audit-kit 2.0")])
+    sys.modules.pop("audit_kit_other", None)
+
+
 def test_a_module_that_ends_the_process_when_it_is_imported_is_told_and_can_be_left_out(install: Install) -> None:
     install("audit-kit", "audit_kit_ending", "import sys\n\nsys.exit(7)\n", name="audit")
     (found,) = discover_autoconfigurations()
