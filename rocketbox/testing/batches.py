@@ -25,6 +25,7 @@ from rocketbox.template import MessageConverter
 from rocketbox.template.content_types import write_payload
 from rocketbox.template.spring_headers import CONTENT_TYPE
 from rocketbox.testing.errors import HarnessError
+from rocketbox.testing.listened import is_meant
 from rocketbox.testing.observer import Observer
 from rocketbox.testing.records import Batch, Sent, Unreadable
 
@@ -94,12 +95,11 @@ class Batches:
         self._had.clear()
 
     def _plan(self, listener: Callable[..., Any] | str) -> SparkPlan:
-        plain = getattr(listener, "__func__", listener)
         plans = [plan for plan in self._app.assembly.plans if isinstance(plan, SparkPlan)]
-        found = [plan for plan in plans if plain is plan.signature.function or plain in (plan.name, _function(plan))]
+        found = [plan for plan in plans if is_meant(listener, plan.signature.function, plan.name, _function(plan))]
         if len(found) == 1:
             return found[0]
-        asked = plain if isinstance(plain, str) else name_of(plain)
+        asked = listener if isinstance(listener, str) else name_of(listener)
         if found:
             raise HarnessError(
                 f"{asked} is a Spark listener {len(found)} times: say which one by its group, or by group.topic: "

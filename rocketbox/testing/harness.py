@@ -35,7 +35,7 @@ from rocketbox.testing.blocking_harness import BlockingHarness
 from rocketbox.testing.changes import Changes
 from rocketbox.testing.errors import HarnessError, StuckError
 from rocketbox.testing.faults import BrokerFaults, ClusterFaults, DiskFaults, HandlerFaults, HandlerHandle
-from rocketbox.testing.listened import Listened
+from rocketbox.testing.listened import Listened, is_meant
 from rocketbox.testing.loop_turns import LoopTurns
 from rocketbox.testing.memory_world import MemoryWorld
 from rocketbox.testing.missed_settings import missed_settings
@@ -663,8 +663,7 @@ class Harness:
         """The calls of a handler, given as its function or its name, in the order in which they began."""
         self._check_begun()
         self._listened.handlers(handler)
-        plain = getattr(handler, "__func__", handler)
-        return [each for each in self._seen.calls if plain is each.function or plain == each.listener]
+        return [each for each in self._seen.calls if is_meant(handler, each.function, each.listener)]
 
     def dead_letters(self, group: str, *, cluster: str | None = None) -> list[DeadLetter]:
         """What a group has given up, with why, in the order in which it came to its dead-letter queue."""

@@ -18,7 +18,15 @@ from rocketbox.protocol.codes import dlq_topic
 from rocketbox.protocol.namespaces import Namespace
 from rocketbox.testing.errors import HarnessError
 
-__all__ = ["Asking", "Listened"]
+__all__ = ["Asking", "Listened", "is_meant"]
+
+
+def is_meant(asked: Callable[..., Any] | str, function: Callable[..., Any], *names: str) -> bool:
+    """Whether a marked function is asked for: by one of its names, by itself, or as a method of an object or class."""
+    if isinstance(asked, str):
+        return asked in names
+    return getattr(asked, "__func__", asked) is getattr(function, "__func__", function)
+
 
 Asking = tuple[str | None, str | None]
 """A cluster and a group of listeners there; without a group, what the service sends there."""
@@ -138,7 +146,7 @@ class Listened:
             )
 
     def _no_group(self, group: Any, whose: str) -> str:
-        asked = group if isinstance(group, str) else name_of(getattr(group, "__func__", group))
+        asked = group if isinstance(group, str) else name_of(group)
         if asked in [plan.group for plan in self._spark]:
             return f"{asked!r} is the group of a Spark listener, which consumes nothing here: call it by harness.batch"
         for plan in self.plans:
@@ -171,16 +179,15 @@ class Listened:
 
     def handlers(self, handler: Callable[..., Any] | str) -> list[HandlerSignature]:
         """Those that are meant by a function or a name. Raises HarnessError for none."""
-        plain = getattr(handler, "__func__", handler)
         known = [function.signature for plan in self.plans for function in plan.functions]
-        found = [each for each in known if plain is each.function or plain == each.name]
+        found = [each for each in known if is_meant(handler, each.function, each.name)]
         if not found:
-            raise HarnessError(self._no_handler(plain, [each.name for each in known]))
+            raise HarnessError(self._no_handler(handler, [each.name for each in known]))
         return found
 
     def _no_handler(self, asked: Any, known: Sequence[str]) -> str:
         name = asked if isinstance(asked, str) else name_of(asked)
-        if any(asked in (plan.signature.function, plan.name) for plan in self._spark):
+        if any(is_meant(asked, plan.signature.function, plan.name) for plan in self._spark):
             return f"{name} is a Spark listener: harness.batch calls it, and returns what it returned"
         handlers = f"its handlers are: {', '.join(known) or 'none'}"
         if any(asked == plan.group for plan in self.plans):

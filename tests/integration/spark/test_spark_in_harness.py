@@ -337,6 +337,8 @@ async def test_methods_of_beans_are_called_on_their_bean_as_those_of_other_liste
         assert await harness.batch(lake.Lake.plain, [b"3"]) == ("Deep", 901, "plain", "of orders", 1)
         assert await harness.batch("awaited", [b"1"]) == (901, 1)
         assert await harness.batch(lake.Lake.static, [b"1", b"2"]) == 2
-        assert await harness.batch("of_class", [b"1"]) == ("Deep", 1)
-        assert await harness.batch("thrice", [b"1", b"2"]) == 6
+        for of_class in ("of_class", lake.Lake.of_class, lake.Deep.of_class):
+            assert await harness.batch(of_class, [b"1"]) == ("Deep", 1)
+        for thrice in ("thrice", lake.thrice):
+            assert await harness.batch(thrice, [b"1", b"2"]) == 6
         assert "batch 0 of Lake.plain, attempt 1, 2 messages: done" in harness.log

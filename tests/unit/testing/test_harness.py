@@ -319,6 +319,43 @@ async def test_what_fails_in_a_broadcasting_group_is_lost_and_no_dead_letter(ser
         assert harness.now == before
 
 
+async def test_handlers_that_are_methods_are_found_by_their_class_their_bean_and_their_name(
+    service: ServiceMaker,
+) -> None:
+    source = """
+    from rocketbox import RocketBox, bean, rocketmq_listener
+
+    app = RocketBox("payments", scan=[__name__])
+
+    class Desk:
+        @rocketmq_listener(topic="payments", consumer_group="payer")
+        def pay(self, text: str) -> None: ...
+
+        @classmethod
+        @rocketmq_listener(topic="payments", consumer_group="writer")
+        def write(cls, text: str) -> None: ...
+
+        @staticmethod
+        @rocketmq_listener(topic="payments", consumer_group="reader")
+        def read(text: str) -> None: ...
+
+    @bean
+    class FrontDesk(Desk): ...
+    """
+    module = service(source, SETTINGS)
+    async with Harness(module.app) as harness:
+        bean = harness.app.get(module.FrontDesk)
+        failing = harness.handler(bean.write).fails(1)
+        await harness.send("payments", "one")
+        await harness.drain()
+        assert failing.left == 0
+        for name in ("pay", "write", "read"):
+            expected = [Outcome.COMES_BACK if name == "write" else Outcome.CONSUMED]
+            for owner in (module.Desk, module.FrontDesk, bean):
+                assert [call.outcome for call in harness.calls(getattr(owner, name))] == expected
+            assert [call.outcome for call in harness.calls(f"Desk.{name}")] == expected
+
+
 async def test_middleware_of_the_service_is_around_its_handlers_and_sends(service: ServiceMaker) -> None:
     source = """
     from rocketbox import RocketBox, bean, rocketmq_listener, send_to
