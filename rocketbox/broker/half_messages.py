@@ -11,9 +11,10 @@ or committed, or rolled back, or given up, and one of them alone:
          \\------> given up       message in TRANS_CHECK_MAX_TIME_TOPIC + mark
          \\------> open           copy + mark of the half before it: it was checked, or moved
 
-What is open stands in a table in memory. It is read at the start from where the offsets of CID_RMQ_SYS_TRANS are, which
-are committed when the log holds everything before them. When checks are due is ``transaction_checks``' part, what is
-done about records that cannot be read then ``half_reading``'s.
+What is open stands in a table in memory (``open_halves``). It is read at the start from where the offsets of
+CID_RMQ_SYS_TRANS are, which are committed when the log holds everything before them. How old transactions are is
+``half_ages``' part, when checks are due ``transaction_checks``', what is done about records that cannot be read then
+``half_reading``'s.
 
 Source: Apache RocketMQ 5.x ``TransactionalMessageServiceImpl``, ``EndTransactionProcessor``. Unlike there: a second end
 of a transaction does nothing (there a second commit stores the message again); an end that comes late, with the place
@@ -27,23 +28,22 @@ import logging
 from collections.abc import Callable
 from math import inf
 
+from rocketbox.broker.half_ages import HalfAges
 from rocketbox.broker.half_reading import UNREADABLE, copies_of, has_successor, read_one, read_queue
 from rocketbox.broker.limits import LimitError, PeerShares
 from rocketbox.broker.offsets import OffsetTable
+from rocketbox.broker.open_halves import Half, OpenHalves
 from rocketbox.broker.options import BrokerOptions
 from rocketbox.broker.put_stage import PutOrigin, PutStage
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.putting import PutResult
-from rocketbox.broker.store.retention import largest_step_ms
 from rocketbox.broker.topics import TopicTable
 from rocketbox.broker.transaction_records import (
-    check_times,
     committed,
     copy_of_half,
     done_offsets,
     given_up,
     half_of,
-    immunity_seconds,
     is_copy,
     mark_of_done,
     takes_place_of,
@@ -69,65 +69,11 @@ from rocketbox.protocol.stored_message import StoredMessage, decode_message
 from rocketbox.rare_log import RareLog
 from rocketbox.safe_repr import said_by_a_peer
 
-__all__ = ["Half", "HalfMessages"]
+__all__ = ["HalfMessages"]
 
 _log = logging.getLogger(__name__)
 
 BESIDE_A_HALF = 1024  # bytes, beside body and properties: the heads of its record and of the mark of its end
-PLACES_KEPT = 20  # of one transaction: an end that comes late may name one of them
-
-
-class Half:
-    """An open transaction, and the half message of it that counts: the newest copy.
-
-    ``begun``, ``due`` and ``placed`` are on the monotonic clock: when it began, from when on it may be checked, when it
-    came to its place. ``is_age_known``: else it began then by its sender's clock, and ``due`` is open where it was not
-    checked yet. ``is_immune``: it said itself for how long it is not to be checked. ``is_doubtful``: it may have ended,
-    for a mark could not be read. ``turn`` is its place among those that were asked about.
-    """
-
-    __slots__ = (
-        "__weakref__",
-        "begun",
-        "by",
-        "checks",
-        "due",
-        "ending",
-        "is_age_known",
-        "is_doubtful",
-        "is_immune",
-        "log_offset",
-        "placed",
-        "places",
-        "queue_offset",
-        "turn",
-    )  # fmt: skip
-
-    def __init__(
-        self, queue_offset: int, log_offset: int, *, begun: float, due: float, placed: float, is_immune: bool,
-        is_age_known: bool = True, checks: int = 0, by: str = "",
-    ) -> None:  # fmt: skip
-        self.queue_offset = queue_offset
-        self.log_offset = log_offset
-        self.begun = begun
-        self.is_age_known = is_age_known
-        self.due = due
-        self.placed = placed
-        self.is_immune = is_immune
-        self.checks = checks
-        self.by = by
-        self.is_doubtful = False
-        self.turn: int | None = None
-        self.places: dict[int, int] = {}
-        """Where it lay before: offsets of the commit log by those of the queue."""
-        self.ending = False
-        """Its end is in the log, and not yet known to be durable."""
-
-    def lies_at(self, queue_offset: int, log_offset: int) -> bool:
-        """Whether it is, or was, just there."""
-        return (queue_offset, log_offset) == (self.queue_offset, self.log_offset) or (
-            self.places.get(queue_offset) == log_offset
-        )
 
 
 class HalfMessages:
@@ -147,23 +93,20 @@ class HalfMessages:
         self._topics = topics
         self._offsets = offsets
         self._clock = clock
-        self._immunity = options.transaction_time_out / 1000
         self._file_size = options.store.mapped_file_size_commit_log
-        self._largest_step_ms = largest_step_ms(options.store.file_reserved_ms)
         self._shares = PeerShares(
             options.max_half_messages, options.max_half_messages_per_address, "max-half-messages", "half messages",
             "open", soon=True,
         )  # fmt: skip
-        self._open: dict[int, Half] = {}
-        self._before: dict[int, Half] = {}  # by the places they had
+        self._open = OpenHalves()
         self._copies: set[Half] = set()  # that were open at the start: where they lay before is in the log alone
         self._owed: list[int] = []  # marks that a crash has cut off, while the disk takes none
-        self._started = clock.monotonic(), clock.time_ms()  # whatever the time of day becomes meanwhile
         self._mark_read = (0, 0)  # marks before the first number are of halves before the second
         self._unread: dict[int, Exception] = {}  # half messages that could not be read at the start, and why
         self._lacks_marks = False
         self._uniq_ids = UniqIdGenerator(clock.random)
         self._log = RareLog(_log)
+        self.ages = HalfAges(store, options, clock, self._log)
         self.committed = self.rolled_back = self.given_up = self.dropped = self.marked_again = 0
         """How many were ended so in this run; dropped: committed for a topic that is deleted; marked_again: they had
         ended before, which could not be read."""
@@ -177,12 +120,8 @@ class HalfMessages:
         return self._shares.refused
 
     def find(self, queue_offset: int, log_offset: int) -> Half | None:
-        """The open transaction whose half message is, or was, at an offset of its queue and one of the commit log.
-
-        Both are looked at: the body of any message may hold what looks like a half message at another's place.
-        """
-        half = self._open.get(queue_offset) or self._before.get(queue_offset)
-        return None if half is None or half.ending or not half.lies_at(queue_offset, log_offset) else half
+        """The open transaction whose half message is, or was, at an offset of its queue and one of the commit log."""
+        return self._open.find(queue_offset, log_offset)
 
     @property
     def lacks_places(self) -> bool:
@@ -203,48 +142,25 @@ class HalfMessages:
         if message is None or message.commit_log_offset != log_offset:
             return None
         for copy in await copies_of(self._store, message):
-            half = self._open.get(copy.queue_offset)
+            half = self._open.at(copy.queue_offset)
             if half is not None and half in self._copies and half.log_offset == copy.commit_log_offset:
-                half.places[queue_offset] = log_offset
-                self._before[queue_offset] = half
-                if not half.is_age_known:
-                    await self._find_age(half, copy)
+                self._open.remember(half, queue_offset, log_offset)
+                await self.ages.find(half, copy)
                 return self.find(queue_offset, log_offset)
         return None
 
     def is_open(self, half: Half) -> bool:
         """Whether it has not ended meanwhile."""
-        return not half.ending and self._open.get(half.queue_offset) is half
+        return not half.ending and self._open.has(half)
 
     def due(self, now: float, begun_before: float = -inf) -> list[Half]:
         """Those that may be checked, or have begun before that, in the order of their queue."""
-        found = [
-            half for half in self._open.values() if (half.due <= now or half.begun < begun_before) and not half.ending
-        ]
+        found = [half for half in self._open if half.due <= now or half.begun < begun_before]
         return sorted(found, key=lambda half: half.queue_offset)
 
     def immune(self, placed_before: float) -> list[Half]:
         """Those that lie in one place for long because they are not to be checked yet."""
-        return [half for half in self._open.values() if half.placed < placed_before and not half.ending]
-
-    async def is_older(self, half: Half, message: MessageExt, seconds: float) -> bool:
-        """Whether a transaction is open for longer than that, by this broker's clock; ``message`` is its half.
-
-        Raises StoreError, OSError when its first half has to be read for that, and cannot be.
-        """
-        now = self._clock.monotonic()
-        if not half.is_age_known and now - half.begun > seconds:
-            await self._find_age(half, message)
-        return now - half.begun > seconds
-
-    async def is_due(self, half: Half, message: MessageExt) -> bool:
-        """Whether a transaction of :meth:`due` may be checked, by this broker's clock; ``message`` is its half.
-
-        Raises StoreError, OSError when its first half has to be read for that, and cannot be.
-        """
-        if not half.is_age_known and not half.checks:
-            await self._find_age(half, message)
-        return half.due <= self._clock.monotonic()
+        return [half for half in self._open if half.placed < placed_before]
 
     async def has_ended_after_all(self, half: Half, message: MessageExt) -> bool:
         """Whether a doubtful transaction has ended, or a copy of it counts, which gets it another mark.
@@ -257,52 +173,6 @@ class HalfMessages:
             elif self.is_open(half):
                 self._end(half, None, "marked_again")
         return not self.is_open(half)
-
-    async def _find_age(self, half: Half, message: MessageExt) -> None:
-        """Find when a transaction began that was open at the start, and when it is due if it was not checked yet."""
-        stored_ms = await self._first_stored_ms(message)
-        if stored_ms is not None:
-            then, then_ms = self._started
-            half.begun = then - max(0.0, (then_ms - stored_ms) / 1000)
-        if not half.checks:
-            half.due = half.begun + self._wait(immunity_seconds(message.raw_properties))
-        half.is_age_known = True
-
-    def _wait(self, own: float | None) -> float:
-        """The seconds until the first check; ``own`` are those that the message says itself."""
-        return self._immunity if own is None else own
-
-    async def _first_stored_ms(self, message: MessageExt) -> int | None:
-        """When the first half of a transaction was stored, to which its copies lead; None: it is gone by age.
-
-        Apache's copies lead nowhere, and what is damaged or cannot be read no farther: then it is when the oldest copy
-        was stored that is found.
-        """
-        first = self._store.min_commit_log_offset
-        while is_copy(message) and (offset := message.prepared_transaction_offset) < message.commit_log_offset:
-            if 0 < offset < first:
-                return None
-            try:
-                record = await self._store.read_record(offset)
-                if record is None:
-                    break
-                before = decode_message(record, decompress=False)[0]
-            except (OSError, RemoteProtocolError) as error:  # it is found once: nobody waits for a bad sector
-                self._log.tell(
-                    logging.WARNING, self._clock.monotonic(), "age",
-                    "since when transaction %s is open is not known, for its first half message cannot be read; its "
-                    "time is reckoned from when a copy of it was stored: %s", said_by_a_peer(message.msg_id), error,
-                )  # fmt: skip
-                break
-            if not takes_place_of(message, before):
-                break
-            message = before
-        return message.store_timestamp_ms
-
-    def _age(self, since_ms: int) -> float:
-        """The seconds since a time before the start."""
-        then, then_ms = self._started
-        return max(0.0, self._clock.monotonic() - then + (then_ms - since_ms) / 1000)
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
@@ -320,19 +190,14 @@ class HalfMessages:
                 f"{self._file_size}; send less at once, or raise mapped-file-size-commit-log (for a new store)"
             )
         result = self._puts.put(stored, PutOrigin.SEND)
-        seconds, now = immunity_seconds(message.properties), self._clock.monotonic()
-        half = Half(
-            result.queue_offset, result.commit_log_offset, begun=now,
-            due=now + self._wait(seconds), placed=now, is_immune=seconds is not None,
-            by=by,
-        )  # fmt: skip
-        if (gone := self._open.get(half.queue_offset)) is not None:  # taken back, and nobody was told
+        half = self.ages.begun_now(message, result.queue_offset, result.commit_log_offset, by)
+        if (gone := self._open.at(half.queue_offset)) is not None:  # taken back, and nobody was told
             self.forget(gone)
-        self._open[half.queue_offset] = half
+        self._open.add(half)
         self._shares.add(by)
 
         def settled(error: BaseException | None) -> None:
-            if isinstance(error, StoreFullError) and self._open.get(half.queue_offset) is half:
+            if isinstance(error, StoreFullError) and self._open.has(half):
                 self.forget(half)
 
         self._when_settled(result.end_offset, settled)
@@ -361,9 +226,8 @@ class HalfMessages:
 
     def pass_over(self) -> None:
         """Roll back all that are open, whoever has begun them. Raises as a put does."""
-        for half in list(self._open.values()):
-            if not half.ending:
-                self.roll_back(half)
+        for half in self._open:
+            self.roll_back(half)
 
     def give_up(self, half: Half, message: MessageExt) -> int:
         """Keep the message aside, for nobody could tell what became of its transaction. As :meth:`commit`."""
@@ -386,42 +250,24 @@ class HalfMessages:
         """
         checks = half.checks + 1 if checked else None
         copy, mark = self._put_together(half, (copy_of_half(message, checks=checks), PutOrigin.DELIVERY))
-        before = (half.queue_offset, half.log_offset, half.checks, half.placed)
-        self._take_place(half, copy.queue_offset, copy.commit_log_offset)
+        place, before = (half.queue_offset, half.log_offset), (half.checks, half.placed)
+        self._open.move(half, copy.queue_offset, copy.commit_log_offset)
         half.checks = half.checks if checks is None else checks
         half.placed = self._clock.monotonic()
 
         def settled(error: BaseException | None) -> None:
-            if isinstance(error, StoreFullError) and self._open.get(copy.queue_offset) is half:
-                del self._open[copy.queue_offset]
-                half.places.popitem()
-                half.queue_offset, half.log_offset, half.checks, half.placed = before
-                self._before.pop(half.queue_offset, None)
-                self._open[half.queue_offset] = half
+            if isinstance(error, StoreFullError) and self._open.at(copy.queue_offset) is half:
+                self._open.move_back(half, *place)
+                half.checks, half.placed = before
 
         self._when_settled(mark.end_offset, settled)
         return mark.end_offset
 
-    def _take_place(self, half: Half, queue_offset: int, log_offset: int) -> None:
-        del self._open[half.queue_offset]
-        self._before[half.queue_offset] = half
-        half.places[half.queue_offset] = half.log_offset
-        if len(half.places) > PLACES_KEPT:
-            oldest = next(iter(half.places))
-            del half.places[oldest]
-            self._before.pop(oldest, None)
-        half.queue_offset, half.log_offset = queue_offset, log_offset
-        self._open[queue_offset] = half
-
     def forget(self, half: Half) -> None:
         """It is open no more: it has ended, or its record is gone from the log."""
         self._copies.discard(half)
-        if self._open.get(half.queue_offset) is half:
-            del self._open[half.queue_offset]
+        if self._open.remove(half):
             self._shares.add(half.by, -1)
-        for place in half.places:
-            if self._before.get(place) is half:
-                del self._before[place]
 
     def _end(self, half: Half, instead: tuple[StoredMessage, PutOrigin] | None, count: str) -> int:
         *_, mark = self._put_together(half, instead)
@@ -461,7 +307,7 @@ class HalfMessages:
     def commit_offsets(self) -> None:
         """Note how far half messages and marks are done with; everything put so far is durable."""
         end = self._store.max_offset(TRANS_HALF_TOPIC, 0)
-        first = min(min(self._open, default=end), min(self._unread, default=end), end)
+        first = min(self._open.first(end), min(self._unread, default=end), end)
         marks, halves = self._mark_read
         if first >= halves:
             self._keep(TRANS_OP_HALF_TOPIC, marks)
@@ -489,7 +335,7 @@ class HalfMessages:
 
         What cannot be read is told, and keeps nothing else from being found (``half_reading``).
         """
-        self._believe_clock()
+        self.ages.believe_clock()
         first = self._first(TRANS_HALF_TOPIC)
         self._mark_read = (self._first(TRANS_OP_HALF_TOPIC), first)
         done: set[int] = set()
@@ -505,16 +351,6 @@ class HalfMessages:
         if self._open:
             _log.info("%d transactions are open", len(self._open))
         self._store.on_state_change.append(self._write_owed)
-
-    def _believe_clock(self) -> None:
-        """Where the clock is far ahead of the newest message, it may have jumped: a stop for as long looks the same.
-
-        Then no time has passed since that message, so that no transaction is given up, before anybody was asked, for an
-        age that it may not have; retention does not believe such a clock either.
-        """
-        newest, (then, then_ms) = self._store.last_timestamp_ms, self._started
-        if newest and then_ms - newest > self._largest_step_ms:
-            self._started = then, newest
 
     def end(self) -> None:
         """The store is about to be closed."""
@@ -552,25 +388,12 @@ class HalfMessages:
 
     def _take_in(self, message: MessageExt) -> None:
         """A half message that no mark speaks of is open."""
-        half = self._loaded(message)
+        half = self.ages.begun_before(message)
         half.is_doubtful = self._lacks_marks
         if is_copy(message):
             self._copies.add(half)
-        self._open[half.queue_offset] = half
+        self._open.add(half)
         self._shares.add("")
-
-    def _loaded(self, message: MessageExt) -> Half:
-        text = message.raw_properties
-        now, since_ms, has_moved = self._clock.monotonic(), message.store_timestamp_ms, is_copy(message)
-        own, checks = immunity_seconds(text), check_times(text)
-        if has_moved:  # copies keep the time of birth alone, which is the sender's
-            since_ms = min(message.born_timestamp_ms, since_ms)
-        age = self._age(since_ms)
-        wait = 0.0 if checks or has_moved else max(0.0, self._wait(own) - age)
-        return Half(
-            message.queue_offset, message.commit_log_offset, begun=now - age, due=now + wait, placed=now,
-            is_immune=own is not None, is_age_known=not has_moved, checks=checks,
-        )  # fmt: skip
 
     async def _finish_cut_off(self, last_record: int) -> None:
         """Write the mark that belongs behind the last record, if it has taken the place of a half that is open."""
@@ -580,7 +403,7 @@ class HalfMessages:
                 return
             last = decode_message(record, decompress=False)[0]
             prepared = last.prepared_transaction_offset
-            half = next((each for each in self._open.values() if each.log_offset == prepared), None)
+            half = self._open.at_log_offset(prepared)
             if half is None:
                 self._lacks_marks |= bool(self._unread)  # it may be one of those: they are looked up when they are read
             if half is None or prepared == last_record or (before := await self._store.read_record(prepared)) is None:
@@ -590,7 +413,7 @@ class HalfMessages:
         except (OSError, RemoteProtocolError) as error:
             _log.error("the last record, or the half message that it names, cannot be read: %s", error)
             self._lacks_marks = True
-            for each in self._open.values():
+            for each in self._open:
                 each.is_doubtful = True
             return
         self.forget(half)

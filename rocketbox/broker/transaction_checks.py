@@ -22,7 +22,8 @@ from weakref import WeakSet
 from rocketbox.access.control import AccessControl
 from rocketbox.access.resources import Action, topic_need
 from rocketbox.broker.clients import ClientChannel, ProducerTable
-from rocketbox.broker.half_messages import Half, HalfMessages
+from rocketbox.broker.half_messages import HalfMessages
+from rocketbox.broker.open_halves import Half
 from rocketbox.broker.options import BrokerOptions
 from rocketbox.broker.property_text import find_property
 from rocketbox.broker.store.message_store import MessageStore
@@ -117,8 +118,8 @@ class TransactionChecks:
                     continue
                 if await self._halves.has_ended_after_all(half, message):
                     continue
-                is_over = half.checks >= self._most or await self._halves.is_older(half, message, self._longest)
-                is_due = is_over or await self._halves.is_due(half, message)
+                is_over = half.checks >= self._most or await self._halves.ages.is_older(half, message, self._longest)
+                is_due = is_over or await self._halves.ages.is_due(half, message)
             except StoreFailedError:
                 raise
             except (StoreError, OSError) as error:

@@ -281,7 +281,7 @@ async def test_a_checker_that_is_slower_than_the_questions_is_asked_once_and_ans
 ) -> None:
     """A broker takes no answer that names a place which the half message has left long ago, Apache's none at all."""
     monkeypatch.setattr("rocketbox.client.transactions.SLOW_CHECK", 0.3)
-    monkeypatch.setattr("rocketbox.broker.half_messages.PLACES_KEPT", 2)
+    monkeypatch.setattr("rocketbox.broker.open_halves.PLACES_KEPT", 2)
     asked: list[bytes] = []
     go_on = anyio.Event()
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from rocketbox.broker import timer_messages, timers
-from rocketbox.broker.half_messages import Half, HalfMessages
+from rocketbox.broker.half_messages import HalfMessages
+from rocketbox.broker.open_halves import Half, OpenHalves
 from rocketbox.broker.put_stage import PutOrigin
 from rocketbox.broker.timer_recalls import Recalls
 from rocketbox.broker.timers import TimerDelivery
@@ -207,7 +208,7 @@ def _none_is_open() -> None:
 
     async def load_and_forget(self: HalfMessages) -> None:
         await load(self)
-        self._open.clear()
+        self._open = OpenHalves()
 
     HalfMessages.load = load_and_forget  # type: ignore[method-assign]
 

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Mapping
 from rocketbox.access.resources import Action, topic_need
 from rocketbox.broker.context import BrokerContext
 from rocketbox.broker.durable_replies import code_of
-from rocketbox.broker.half_messages import Half
 from rocketbox.broker.handlers.refused import Refused
+from rocketbox.broker.open_halves import Half
 from rocketbox.broker.property_text import find_property
 from rocketbox.broker.unparking import real_topic
 from rocketbox.errors import InvalidMessageError, RemoteProtocolError, StoreError

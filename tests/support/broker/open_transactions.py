@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from rocketbox.broker.half_messages import Half, HalfMessages
+from rocketbox.broker.half_messages import HalfMessages
 from rocketbox.broker.offsets import OffsetTable
+from rocketbox.broker.open_halves import Half
 from rocketbox.broker.options import BrokerOptions
 from rocketbox.broker.put_stage import PutStage
 from rocketbox.broker.store.message_store import MessageStore

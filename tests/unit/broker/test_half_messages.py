@@ -10,7 +10,7 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from rocketbox.broker.half_messages import Half
+from rocketbox.broker.open_halves import Half
 from rocketbox.clock import RealClock
 from rocketbox.errors import InvalidMessageError, StoreFullError
 from rocketbox.message import MessageExt
