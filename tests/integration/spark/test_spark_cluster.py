@@ -1,15 +1,20 @@
-"""A listener by spark-submit on Spark's standalone cluster: work is spread, and an executor's end costs no row."""
+"""Jobs by spark-submit on Spark's standalone cluster: work is spread, and an executor's end costs no row."""
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyspark")
 
+from rocketbox.message import MessageExt
+from rocketbox.spark.outgoing import DEDUP_KEY
 from tests.support.spark.standalone import Job, Standalone, rows_in
-from tests.support.spark.topics import Broker, rows_of
+from tests.support.spark.topics import Broker, rows_of, wait_for
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.spark
 
@@ -27,3 +32,29 @@ def test_a_listener_on_a_cluster_delivers_each_row_once_although_an_executor_is_
     expected = {(result.queue.broker_name, result.queue.queue_id, result.queue_offset): 1 for result in sent}
     assert rows_in(tmp_path / "lake") == expected
     assert [path.name for path in tmp_path.iterdir() if "rgen" in path.name] == ["my jürgen app"]
+
+
+def test_rows_that_an_executor_has_written_before_it_is_killed_come_again_under_their_keys(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    broker.send(topic, rows_of(0, 6_000))
+    copies = f"{topic}-copy"
+    broker.set_queues(copies, 4)
+    with Standalone(tmp_path) as cluster, Job(cluster.master, tmp_path, broker.name_server, topic, "copy") as job:
+        wait_for(lambda: written(broker, copies) > 600, 5 * PATIENCE, unless=job.process.poll)
+        cluster.kill_executors()
+        assert written(broker, copies) < 6_000
+        job.wait()
+    found = broker.messages_of(copies)
+    of_rows: dict[int, list[MessageExt]] = defaultdict(list)
+    for message in found:
+        of_rows[json.loads(message.body)["row"]].append(message)
+    assert sorted(of_rows) == list(range(6_000))
+    assert len(found) > 6_000
+    keys = {row: {message.properties[DEDUP_KEY] for message in messages} for row, messages in of_rows.items()}
+    assert all(len(of_row) == 1 for of_row in keys.values())
+    assert len(set.union(*keys.values())) == 6_000
+
+
+def written(broker: Broker, topic: str) -> int:
+    return sum(end or 0 for end in broker.ends(topic).values())

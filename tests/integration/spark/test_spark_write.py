@@ -21,7 +21,6 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from rocketbox.client import Admin, PushConsumer
-from rocketbox.message import MessageExt
 from rocketbox.spark.outgoing import DEDUP_KEY
 from rocketbox.spark.servers import Servers
 from rocketbox.spark.session import create_session, make_active
@@ -294,16 +293,6 @@ def test_the_rows_of_a_broker_that_is_killed_are_told_and_come_again_under_the_s
     def has_two(admin: Admin) -> Any:
         return admin.queues_on_brokers(topic)
 
-    async def pull(admin: Admin) -> list[MessageExt]:
-        found: list[MessageExt] = []
-        for queue in await admin.queues(topic):
-            offset, end = 0, await admin.max_offset(queue)
-            while offset < end:
-                result = await admin.pull(queue, offset)
-                found += result.messages
-                offset = result.next_begin_offset
-        return found
-
     def kill() -> None:
         process.kill()
         process.wait()
@@ -322,7 +311,7 @@ def test_the_rows_of_a_broker_that_is_killed_are_told_and_come_again_under_the_s
     with broker_beside(tmp_path / "b", "broker-b", broker.name_server, port):
         wait_for(lambda: len(broker.ask(has_two)) == 2)
         assert task.run(rows()).rows == 200
-        found = broker.ask(pull)
+        found = broker.messages_of(topic)
     keys: dict[bytes, set[str]] = {}
     for message in found:
         keys.setdefault(message.body, set()).add(message.properties[DEDUP_KEY])

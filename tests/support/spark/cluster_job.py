@@ -1,7 +1,8 @@
 """A program for spark-submit: a listener, a stream or a batch job that writes a topic's messages to parquet.
 
 ``cluster_job.py name_server topic folder notes mode``: mode is ``listener``, ``stream`` or ``batch``. Each batch is
-noted when it begins, with the executors that there are, and what the batch has of the configuration.
+noted when it begins, with the executors that there are, and what the batch has of the configuration. With ``copy`` two
+tasks write them to a topic that has ``-copy`` at the end of its name, and nothing is noted.
 """
 
 from __future__ import annotations
@@ -58,6 +59,11 @@ async def listen() -> None:
 def read(kind: str) -> None:
     spark = SparkSession.builder.getOrCreate()
     options = {"nameServer": NAME_SERVER, "topic": TOPIC, "rowsPerPartition": str(OF_A_TASK)}
+    if kind == "copy":
+        bodies = spark.read.format("rocketmq").options(**options).load().select("body").coalesce(2)
+        said = {"nameServer": NAME_SERVER, "topic": f"{TOPIC}-copy", "maxInFlight": "4"}
+        bodies.write.format("rocketmq").mode("append").options(**said).save()
+        return
     if kind == "batch":
         write(spark.read.format("rocketmq").options(**options).load(), "all", 0)
         return

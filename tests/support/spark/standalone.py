@@ -83,6 +83,11 @@ class Standalone:
         workers = {worker.pid for worker in self._workers}
         return [number for number, parent in parents().items() if parent in workers]
 
+    def kill_executors(self) -> None:
+        """End all that run now at once."""
+        for number in self.executors():
+            end_at_once(number)
+
     def kill_executor(self, which: int = 0) -> int:
         """End one of them at once, and return its number."""
         number = sorted(self.executors())[which]

@@ -19,7 +19,7 @@ from rocketbox.client import Admin, Producer, ProducerOptions
 from rocketbox.client.api.topics import put_topic
 from rocketbox.clock import RealClock
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers, ServersInThread
-from rocketbox.message import Message, MessageQueue, SendResult
+from rocketbox.message import Message, MessageExt, MessageQueue, SendResult
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.registration_bodies import TopicConfig
@@ -160,6 +160,21 @@ class Broker:
                 assert answer.code == 0, answer.remark
 
         anyio.run(send)
+
+    def messages_of(self, topic: str) -> list[MessageExt]:
+        """All messages of a topic, queue by queue."""
+
+        async def pull(admin: Admin) -> list[MessageExt]:
+            found: list[MessageExt] = []
+            for queue in await admin.queues(topic):
+                offset, end = 0, await admin.max_offset(queue)
+                while offset < end:
+                    result = await admin.pull(queue, offset)
+                    found += result.messages
+                    offset = result.next_begin_offset
+            return found
+
+        return self.ask(pull)
 
     def committed(self, topic: str, group: str) -> dict[MessageQueue, int | None]:
         """The group's offset of each queue."""
