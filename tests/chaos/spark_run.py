@@ -43,6 +43,13 @@ class Outcome:
     def good(self) -> bool:
         return not (self.wrong or self.missing or self.extra)
 
+    @property
+    def line(self) -> str:
+        return (
+            f"{self.name}: {self.faults} faults, {self.rows:,} rows, {self.missing:,} missing, {self.extra:,} extra "
+            f"({self.seconds:.0f} s)"
+        )
+
 
 def run_kinds(
     names: Sequence[str], folder: Path, *, seed: int, times: int | None = None, once: bool = True
@@ -58,6 +65,7 @@ def run_kinds(
             place.mkdir()
             outcome = _run(name, place, random.Random(f"{seed} {name}"), times, lambda: progress.advance(bar), once)
             outcomes.append(outcome)
+            progress.console.print(outcome.line, markup=False, highlight=False)
             for text in outcome.wrong:
                 progress.console.print(f"WRONG {name}: {text}", markup=False, highlight=False)
     return outcomes
