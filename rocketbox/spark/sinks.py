@@ -97,12 +97,9 @@ def write_once(
         )
     writer = frame.write.format(kind).partitionBy(*partition_by).options(**options)
     if kind == DELTA:
-        # Delta itself skips a transaction that it has, also when its log can no longer tell.
-        done = is_done(batch, path)
-        _append_to_delta(batch, writer, path)
-        batch.written.add(key)
-        return not done
-    written = _write_files(batch, writer.options(**WHOLE_FOLDER), path)
+        written = _write_delta(batch, writer, path)
+    else:
+        written = _write_files(batch, writer.options(**WHOLE_FOLDER), path)
     batch.written.add(key)
     return written
 
@@ -196,6 +193,20 @@ def _noted_offsets(batch: SparkBatch, folder: str) -> dict[str, tuple[int, int]]
         stream.close()
 
 
+def _write_delta(batch: SparkBatch, writer: DataFrameWriter, path: str) -> bool:
+    """Whether the batch came into the table by this write."""
+    done = is_done(batch, path)
+    try:
+        # Delta itself skips a transaction that it has, also when its log can no longer tell.
+        _append_to_delta(batch, writer, path)
+    except (PySparkException, Py4JJavaError):
+        # Of two attempts at once Delta refuses the one that commits last; it is none the worse for that.
+        if not is_done(batch, path):
+            raise
+        return False
+    return not done
+
+
 def _append_to_delta(batch: SparkBatch, writer: DataFrameWriter, path: str) -> None:
     try:
         writer.mode("append").option("txnAppId", batch.query_id).option("txnVersion", batch.id).save(path)
@@ -204,9 +215,14 @@ def _append_to_delta(batch: SparkBatch, writer: DataFrameWriter, path: str) -> N
             raise
         raise ValueError(
             f"batch.write cannot write a Delta table: Spark {batch.spark.version} of this service has no Delta Lake. "
-            "Give it the package io.delta:delta-spark of this version of Spark by rocketbox.spark.conf "
+            f"Give it the package io.delta:delta-spark_{_minor(batch.spark.version)}_2.13 by rocketbox.spark.conf "
             "(spark.jars.packages, spark.sql.extensions, spark.sql.catalog.spark_catalog), or write files"
         ) from None
+
+
+def _minor(version: str) -> str:
+    """As Delta's packages name the Spark that they are made for."""
+    return ".".join(version.split(".")[:2])
 
 
 def _exists(batch: SparkBatch, path: str) -> bool:
