@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,17 @@ from tests.support.waiting import PATIENCE
 pytestmark = pytest.mark.spark
 
 
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    with Standalone(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
 def test_a_listener_on_a_cluster_delivers_each_row_once_although_an_executor_is_killed(
-    broker: Broker, topic: str, tmp_path: Path
+    cluster: Standalone, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     sent = broker.send(topic, rows_of(0, 6_000))
-    with Standalone(tmp_path) as cluster, Job(cluster.master, tmp_path, broker.name_server, topic, "listener") as job:
+    with Job(cluster.master, tmp_path, broker.name_server, topic, "listener") as job:
         job.wait_for_notes(2)
         cluster.kill_executor()
         job.wait()
@@ -35,12 +42,12 @@ def test_a_listener_on_a_cluster_delivers_each_row_once_although_an_executor_is_
 
 
 def test_rows_that_an_executor_has_written_before_it_is_killed_come_again_under_their_keys(
-    broker: Broker, topic: str, tmp_path: Path
+    cluster: Standalone, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     broker.send(topic, rows_of(0, 6_000))
     copies = f"{topic}-copy"
     broker.set_queues(copies, 4)
-    with Standalone(tmp_path) as cluster, Job(cluster.master, tmp_path, broker.name_server, topic, "copy") as job:
+    with Job(cluster.master, tmp_path, broker.name_server, topic, "copy") as job:
         wait_for(lambda: written(broker, copies) > 600, 5 * PATIENCE, unless=job.process.poll)
         cluster.kill_executors()
         assert written(broker, copies) < 6_000
