@@ -21,15 +21,15 @@ from rocketbox.testing.errors import HarnessError
 __all__ = ["Asking", "Listened", "is_meant"]
 
 
+Asking = tuple[str | None, str | None]
+"""A cluster and a group of listeners there; without a group, what the service sends there."""
+
+
 def is_meant(asked: Callable[..., Any] | str, function: Callable[..., Any], *names: str) -> bool:
     """Whether a marked function is asked for: by one of its names, by itself, or as a method of an object or class."""
     if isinstance(asked, str):
         return asked in names
     return getattr(asked, "__func__", asked) is getattr(function, "__func__", function)
-
-
-Asking = tuple[str | None, str | None]
-"""A cluster and a group of listeners there; without a group, what the service sends there."""
 
 
 class Listened:
