@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,10 +10,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from rocketbox.message import MessageExt
-from rocketbox.spark.outgoing import DEDUP_KEY
 from tests.support.spark.standalone import Job, Standalone, rows_in
-from tests.support.spark.topics import Broker, rows_of, wait_for
+from tests.support.spark.topics import Broker, dedup_keys, rows_of, wait_for
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.spark
@@ -53,12 +50,9 @@ def test_rows_that_an_executor_has_written_before_it_is_killed_come_again_under_
         assert written(broker, copies) < 6_000
         job.wait()
     found = broker.messages_of(copies)
-    of_rows: dict[int, list[MessageExt]] = defaultdict(list)
-    for message in found:
-        of_rows[json.loads(message.body)["row"]].append(message)
-    assert sorted(of_rows) == list(range(6_000))
+    keys = dedup_keys(found)
+    assert sorted(json.loads(body)["row"] for body in keys) == list(range(6_000))
     assert len(found) > 6_000
-    keys = {row: {message.properties[DEDUP_KEY] for message in messages} for row, messages in of_rows.items()}
     assert all(len(of_row) == 1 for of_row in keys.values())
     assert len(set.union(*keys.values())) == 6_000
 

@@ -28,7 +28,7 @@ from rocketbox.spark.worker_client import ClientThread
 from rocketbox.spark.writing import WriteError, plan_write
 from tests.support.client.consuming import Seen
 from tests.support.spark.broker_beside_process import broker_beside
-from tests.support.spark.topics import Broker, rows_of, wait_for
+from tests.support.spark.topics import Broker, dedup_keys, rows_of, wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -312,9 +312,7 @@ def test_the_rows_of_a_broker_that_is_killed_are_told_and_come_again_under_the_s
         wait_for(lambda: len(broker.ask(has_two)) == 2)
         assert task.run(rows()).rows == 200
         found = broker.messages_of(topic)
-    keys: dict[bytes, set[str]] = {}
-    for message in found:
-        keys.setdefault(message.body, set()).add(message.properties[DEDUP_KEY])
+    keys = dedup_keys(found)
     assert sorted(map(int, keys)) == list(range(200))
     assert {len(of_row) for of_row in keys.values()} == {1}
     assert len(found) > 200

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -26,13 +26,23 @@ from rocketbox.protocol.registration_bodies import TopicConfig
 from rocketbox.remoting.client import RemotingClient
 from tests.support.waiting import PATIENCE
 
-__all__ = ["Broker", "BrokerBeside", "rows_of", "send_rows", "wait_for"]
+__all__ = ["Broker", "BrokerBeside", "dedup_keys", "rows_of", "send_rows", "wait_for"]
 
 ResultT = TypeVar("ResultT")
 
 
 def rows_of(start: int, end: int) -> list[dict[str, int]]:
     return [{"row": number} for number in range(start, end)]
+
+
+def dedup_keys(messages: Iterable[MessageExt]) -> dict[bytes, set[str]]:
+    """Under which keys each body was sent, by the body."""
+    from rocketbox.spark.outgoing import DEDUP_KEY  # without pyspark tests are skipped, and this module is loaded
+
+    keys: dict[bytes, set[str]] = {}
+    for message in messages:
+        keys.setdefault(message.body, set()).add(message.properties[DEDUP_KEY])
+    return keys
 
 
 def wait_for(what: Callable[[], Any], seconds: float = PATIENCE, *, unless: Callable[[], Any] = lambda: None) -> None:
