@@ -114,9 +114,9 @@ def _names_below(folder: str) -> tuple[str, ...]:
     Tests start one service many times: what has not changed since the last look is not looked at again.
     """
     global _looked_at
-    loaded = list(sys.modules.items())
-    now = tuple(id(module) for _, module in loaded)
+    now = tuple(map(id, list(sys.modules.values())))  # a list: others may import meanwhile
     if _looked_at[:2] != (folder, now):
+        loaded = list(sys.modules.items())
         _looked_at = folder, now, tuple(name for name, module in loaded if _is_meant(name, module, folder))
     return _looked_at[2]
 

@@ -25,6 +25,8 @@ from rocketbox.loops import is_coroutine_function
 __all__ = ["Suspect", "forgotten_awaits"]
 
 AnyFunction = ast.FunctionDef | ast.AsyncFunctionDef
+Functions = dict[tuple[str, int], AnyFunction]  # of a file, by name and first line, that of a decorator if it has one
+BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")  # whatever of these a node of the tree has
 SHOWN = 80  # characters of a call
 
 
@@ -50,7 +52,7 @@ class _Instance:
 
 def forgotten_awaits(suspects: Iterable[Suspect]) -> list[Finding]:
     """A finding for each call of a coroutine function whose coroutine is dropped, or returned from an ``async def``."""
-    sources: dict[str, ast.Module | None] = {}
+    sources: dict[str, Functions] = {}
     findings: dict[Finding, None] = {}
     for suspect in suspects:
         plain = plain_function(suspect.function)
@@ -62,17 +64,25 @@ def forgotten_awaits(suspects: Iterable[Suspect]) -> list[Finding]:
     return list(findings)
 
 
-def _source_of(function: FunctionType, sources: dict[str, ast.Module | None]) -> AnyFunction | None:
-    file = function.__code__.co_filename
-    if file not in sources:
-        sources[file] = source_tree(file)  # it may no longer be that which was imported
-    tree = sources[file]
-    for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, AnyFunction) and node.name == function.__code__.co_name:
-            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            if first == function.__code__.co_firstlineno:
-                return node
-    return None
+def _source_of(function: FunctionType, sources: dict[str, Functions]) -> AnyFunction | None:
+    code = function.__code__
+    if code.co_filename not in sources:
+        sources[code.co_filename] = _functions_in(code.co_filename)
+    return sources[code.co_filename].get((code.co_name, code.co_firstlineno))
+
+
+def _functions_in(file: str) -> Functions:
+    tree = source_tree(file)  # it may no longer be that which was imported
+    found: Functions = {}
+    waiting: list[ast.AST] = [] if tree is None else [tree]
+    while waiting:
+        each = waiting.pop()
+        for block in BLOCKS:  # of statements alone: functions are in no expression
+            waiting += getattr(each, block, ())
+        if isinstance(each, AnyFunction):
+            first = min([each.lineno, *(decorator.lineno for decorator in each.decorator_list)])
+            found.setdefault((each.name, first), each)
+    return found
 
 
 @dataclass

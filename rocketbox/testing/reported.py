@@ -21,8 +21,10 @@ running: list[Harness] = []
 root: Path | None = None
 """The root folder of pytest's run."""
 _of_test: list[Harness] | None = None
+_thresholds: tuple[int, int, int] | None = None  # of the garbage collector, before a harness ran
 
 YOUNG = 1  # generations up to this one hold nothing that was imported before the test
+TO_YOUNG = 50  # collections of the youngest generation before one of the next: a start and a short test have ten
 
 
 def begin(folder: Path) -> None:
@@ -46,15 +48,32 @@ def begin_test() -> None:
 
 def end() -> None:
     """Nobody asks any more."""
-    global _of_test, root
+    global _of_test, _thresholds, root
     _of_test = root = None
+    if _thresholds is not None and gc.get_threshold() == _keeping_young(_thresholds):  # else somebody else has set them
+        gc.set_threshold(*_thresholds)
+    _thresholds = None
 
 
 def entered(harness: Harness) -> None:
-    """It begins."""
+    """It begins.
+
+    From the first one on, what a harness is made of stays young until its test has ended, so that ``begin_test`` takes
+    all of it away. What gets old would lead to full collections, each through all that the process has imported.
+    """
+    global _thresholds
     running.append(harness)
-    if _of_test is not None:
-        _of_test.append(harness)
+    if _of_test is None:
+        return
+    _of_test.append(harness)
+    if _thresholds is None:
+        _thresholds = gc.get_threshold()
+        gc.set_threshold(*_keeping_young(_thresholds))
+
+
+def _keeping_young(thresholds: tuple[int, int, int]) -> tuple[int, int, int]:
+    youngest, young, old = thresholds
+    return youngest, max(young, TO_YOUNG), old
 
 
 def ran() -> list[Harness]:

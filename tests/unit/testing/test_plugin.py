@@ -254,6 +254,35 @@ def test_a_batch_for_a_spark_listener_without_java_skips_the_test_and_says_what_
     assert "JavaNotFoundError" in done.stdout
 
 
+AGES = """
+import atexit
+import gc
+import weakref
+import pytest
+from shop import app
+from rocketbox.testing import Harness
+
+gc.set_threshold(300, 10, 10)
+atexit.register(lambda: print("at the end", gc.get_threshold()))
+former = []
+
+@pytest.mark.parametrize("loads_modules", [True, False])  # which stay, and may get old
+def test_that_starts_a_service(loads_modules):
+    with Harness(app) as harness:
+        former.append(weakref.ref(harness))
+        assert loads_modules or all(each is not harness for each in gc.get_objects(2)), "it is old"
+
+def test_behind_it():
+    assert former[-1]() is None
+"""
+
+
+def test_what_a_test_has_started_gets_not_old_and_the_collector_is_left_as_it_was(run: Run) -> None:
+    done = run(AGES)
+    assert "3 passed" in done.stdout, done.stdout + done.stderr
+    assert "at the end (300, 10, 10)" in done.stdout, done.stdout
+
+
 def test_the_report_of_a_failing_test_tells_what_happened(run: Run) -> None:
     done = run(FAILING)
     assert "2 failed" in done.stdout, done.stdout + done.stderr
