@@ -80,8 +80,11 @@ class Servers:
 
     @property
     def names_are_of(self) -> str | None:
-        """What tells one name from the same one elsewhere; a checkpoint is for one of them."""
-        return self.namespace or self.namespace_v2
+        """What tells one name from the same one elsewhere; a checkpoint is for one of them.
+
+        No namespace V1 has a colon, so that one of V2 is no other of V1.
+        """
+        return self.namespace if self.namespace_v2 is None else f"V2:{self.namespace_v2}"
 
 
 def servers_of(values: OptionValues) -> Servers:

@@ -147,19 +147,26 @@ async def test_another_store_is_told_when_its_first_queues_are_known_to_differ()
         assert here.requests.by_code[RequestCode.PULL_MESSAGE] < 6 * AT_ONCE
 
 
-@pytest.mark.parametrize("option", ["namespace", "namespaceV2"])
-async def test_a_checkpoint_is_for_one_namespace(option: str) -> None:
+@pytest.mark.parametrize(
+    ("option", "kept", "others"),
+    [
+        ("namespace", "team", [{"namespace": "other"}, {"namespaceV2": "team"}]),
+        ("namespaceV2", "V2:team", [{"namespaceV2": "other"}, {"namespace": "team"}]),
+    ],
+)  # fmt: skip
+async def test_a_checkpoint_is_for_one_namespace(option: str, kept: str, others: list[dict[str, str]]) -> None:
     async with store("orders", "team%orders") as here:
         outside = await progress(here).next(here.admin, INITIAL)
         inside = await progress(here, **{option: "team"}).next(here.admin, INITIAL)
         assert again(inside) == inside
-        assert (inside.namespace, outside.namespace) == ("team", None)
-        with pytest.raises(CheckpointError, match="is of topics in no namespace, and the query reads in 'team'"):
+        assert (inside.namespace, outside.namespace) == (kept, None)
+        with pytest.raises(CheckpointError, match=f"is of topics in no namespace, and the query reads in '{kept}'"):
             await progress(here, **{option: "team"}).next(here.admin, again(outside))
-        with pytest.raises(CheckpointError, match="is of topics in namespace 'team', and the query reads in none"):
+        with pytest.raises(CheckpointError, match=f"is of topics in namespace '{kept}', and the query reads in none"):
             await progress(here).next(here.admin, again(inside))
-        with pytest.raises(CheckpointError, match="in namespace 'team', and the query reads in 'other'"):
-            await progress(here, **{option: "other"}).check_end(here.admin, INITIAL, again(inside))
+        for other in others:
+            with pytest.raises(CheckpointError, match=f"in namespace '{kept}', and the query reads in '"):
+                await progress(here, **other).check_end(here.admin, INITIAL, again(inside))
 
 
 async def test_a_store_made_anew_that_has_not_grown_so_far_is_refused() -> None:
