@@ -65,14 +65,16 @@ class SparkBatch:
         path: str | PathLike[str],
         format: str = "parquet",  # noqa: A002 - Spark's name for it
         *,
-        partition_by: Sequence[str] = (),
+        partition_by: str | Sequence[str] = (),
         **options: str | bool | int,
     ) -> bool:
         """Write the frame so that each of its rows is at ``path`` once, however often the batch comes.
 
         Files go to ``path/query=<query_id>/batch=<id>``, which takes the place of what an earlier attempt left there;
-        a Delta table gets ``txnAppId`` and ``txnVersion``, by which it knows the batch. False: the batch was there as
-        a whole already. Raises ValueError for a second write to one path in one call, which would replace the first.
+        a Delta table gets ``txnAppId`` and ``txnVersion``, by which it knows the batch. ``partition_by`` are columns,
+        the ``options`` those of Spark's writer of that format. False: the batch was there as a whole already. Raises
+        ValueError for a second write to one path in one call, which would replace the first, and for options that ask
+        for something else than to add the batch (``mode``, ``replaceWhere``).
         """
         from rocketbox.spark.sinks import write_once
 

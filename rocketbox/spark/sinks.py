@@ -8,29 +8,30 @@ in one step each attempt writes to a folder of its own, which no reader looks in
 it is whole; the first one counts. Elsewhere (object stores) it writes over whatever was left in the batch's folder.
 A folder also says which offsets its batch has read (``_offsets``): a checkpoint that is older than the sink, such as
 one that was restored from a copy, has Spark plan other batches under the same ids, and what they have beyond those that
-stand there would be lost. Delta keeps ``txnAppId`` and ``txnVersion`` with each commit and skips one that it has.
+stand there would be lost. Delta keeps ``txnAppId`` and ``txnVersion`` with each commit and skips one that it has; what
+its log says of that is ``delta_log``'s part.
 
 Source: Apache Spark 4.3.0 ``FileOutputCommitter`` (``_SUCCESS``), ``HadoopFSUtils.shouldFilterOutPathName`` (``_``);
-Apache Hadoop 3.4 ``FileSystem.rename`` (into a folder that is there, not over it); the Delta transaction log protocol
-(``txn`` actions, checkpoints in parquet, those of form 2 also in JSON; their sidecars hold none); Delta Lake's
-"idempotent table writes in foreachBatch".
+Apache Hadoop 3.4 ``FileSystem.rename`` (into a folder that is there, not over it); Delta Lake's "idempotent table
+writes in foreachBatch".
 """
 
 from __future__ import annotations
 
 import json
-import re
+import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # it has no types
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter
-from pyspark.sql import functions as f
 
 from rocketbox.clock import RealClock
 from rocketbox.safe_repr import safe_str
 from rocketbox.spark.checkpoint import RESET, CheckpointError
+from rocketbox.spark.delta_log import has_log, has_transaction
+from rocketbox.spark.hadoop_files import exists, place_of, qualified
 
 if TYPE_CHECKING:
     from rocketbox.spark.batch import SparkBatch
@@ -40,15 +41,15 @@ __all__ = ["folder_of", "is_done", "write_once"]
 FILES = ("parquet", "orc", "json", "csv", "avro", "text", "xml")
 DELTA = "delta"
 QUERY, BATCH = "query", "batch"
-SUCCESS, OFFSETS, DELTA_LOG = "_SUCCESS", "_offsets", "_delta_log"
+SUCCESS, OFFSETS = "_SUCCESS", "_offsets"
 WHOLE_FOLDER = {"partitionOverwriteMode": "static", "mapreduce.fileoutputcommitter.marksuccessfuljobs": "true"}
 """Whatever session and cluster say: all that stands in a batch's folder is replaced, and a whole one is marked."""
-OURS_OF_FILES = {"txnappid", "txnversion", "path", *map(str.lower, WHOLE_FOLDER)}
-ACTIONS_AS_JSON = re.compile(r"\d+(\.checkpoint\.[^.]+)?\.json")  # a commit, or a checkpoint of form 2
-CHECKPOINT = re.compile(r"\d+\.checkpoint\..*parquet")
+BY_THE_BATCH = {"txnappid", "txnversion", "path", *map(str.lower, WHOLE_FOLDER)}
+"""Options, in small letters, that are set by the batch, or mean nothing beside that."""
+NOT_AN_APPEND = {"mode", "savemode", "replacewhere", "replaceon", "replaceusing", "overwriteschema"}
 RENAMES_AT_ONCE = frozenset({"file", "hdfs", "viewfs", "webhdfs", "swebhdfs"})
 """Schemes of file systems that rename a folder in one step, or not at all."""
-GLOB_SIGNS = re.compile(r"([{}\[\]*?\\])")
+_adding = threading.Lock()  # to what a call has written
 
 
 def folder_of(batch: SparkBatch, path: str) -> str:
@@ -61,8 +62,8 @@ def is_done(batch: SparkBatch, path: str) -> bool:
 
     Raises CheckpointError where files of other offsets stand there under its id.
     """
-    if _exists(batch, f"{path.rstrip('/')}/{DELTA_LOG}"):
-        return _is_in_delta(batch, path)
+    if has_log(batch.spark, path):
+        return has_transaction(batch.spark, path, batch.query_id, batch.id)
     return _stands(batch, folder_of(batch, path))
 
 
@@ -76,38 +77,57 @@ def write_once(
 ) -> bool:
     """See :meth:`SparkBatch.write`."""
     kind = kind.lower()
+    _check(batch, frame, path, kind, options)
+    columns = [partition_by] if isinstance(partition_by, str) else partition_by
+    writer = frame.write.format(kind).partitionBy(*columns).options(**options)
+    key = qualified(batch.spark, path)
+    with _adding:
+        if key in batch.written:
+            raise ValueError(
+                f"batch {batch.id} was written to {path} by this call already, or is being written: a second write "
+                "would replace it, or be skipped; write the union of both frames, or to another path"
+            )
+        batch.written.add(key)
+    try:
+        if kind == DELTA:
+            return _write_delta(batch, writer, path)
+        return _write_files(batch, writer.options(**WHOLE_FOLDER), path)
+    except BaseException:
+        batch.written.discard(key)
+        raise
+
+
+def _check(batch: SparkBatch, frame: DataFrame, path: str, kind: str, options: Mapping[str, Any]) -> None:
+    """Raise ValueError for a write that would not be once, or not what it says."""
     if kind not in (*FILES, DELTA):
         raise ValueError(
             f"batch.write does not know how the format {kind!r} keeps a batch once; it knows {', '.join(FILES)} and "
             f"{DELTA}. Write with frame.write, and let the sink overwrite or skip by batch.query_id and batch.id"
         )
-    ours = {"txnappid", "txnversion", "path"} if kind == DELTA else OURS_OF_FILES
-    if wrong := [name for name in options if name.lower() in ours]:
+    if wrong := [name for name in options if name.lower() in BY_THE_BATCH]:
         raise ValueError(f"batch.write sets {wrong[0]} itself, by the batch; leave it out")
+    if wrong := [name for name in options if name.lower() in NOT_AN_APPEND]:
+        raise ValueError(
+            f"batch.write adds a batch to what is there, and {wrong[0]} asks for something else; leave it out, or "
+            "write with frame.write, which may lose rows or have them twice when a batch comes again"
+        )
+    if wrong := [name for name in options if name.lower() == "partitionby"]:
+        raise ValueError(f"batch.write is told columns to partition by as partition_by=[...]; {wrong[0]} is no option")
+    if "/" not in path and batch.spark.catalog.tableExists(path):
+        raise ValueError(f"{path} is the name of a table, and batch.write takes a path: give the table's location")
     if kind != DELTA and (taken := {QUERY, BATCH} & {name.lower() for name in frame.columns}):
         raise ValueError(
             f"the frame has a column {min(taken)!r}, and batch.write keeps batches in folders {QUERY}=.../{BATCH}=..., "
             "which are columns to who reads them; rename it"
         )
-    key = _qualified(batch, path)
-    if key in batch.written:
-        raise ValueError(
-            f"batch {batch.id} was written to {path} by this call already: a second write would replace it, or be "
-            "skipped; write the union of both frames, or to another path"
-        )
-    writer = frame.write.format(kind).partitionBy(*partition_by).options(**options)
-    if kind == DELTA:
-        written = _write_delta(batch, writer, path)
-    else:
-        written = _write_files(batch, writer.options(**WHOLE_FOLDER), path)
-    batch.written.add(key)
-    return written
+    if kind != DELTA and has_log(batch.spark, path):
+        raise ValueError(f"{path} is a Delta table, whose readers do not see other files; write {kind} to another path")
 
 
 def _write_files(batch: SparkBatch, writer: DataFrameWriter, path: str) -> bool:
     """Whether the batch's folder is of this write."""
     folder = folder_of(batch, path)
-    files, _ = _place(batch, folder)
+    files, _ = place_of(batch.spark, folder)
     done = _stands(batch, folder)
     if files.getUri().getScheme() not in RENAMES_AT_ONCE:
         if not done:
@@ -120,20 +140,29 @@ def _write_files(batch: SparkBatch, writer: DataFrameWriter, path: str) -> bool:
         writer.mode("error").save(draft)
         _note_offsets(batch, draft)
         done = not _put(batch, draft, folder)
-    files.delete(_place(batch, drafts)[1], True)  # also what attempts have left that were killed
+    files.delete(place_of(batch.spark, drafts)[1], True)  # also what attempts have left that were killed
     return not done
 
 
 def _put(batch: SparkBatch, draft: str, folder: str) -> bool:
     """Give a whole draft the name of the batch's folder; False when another attempt has done so meanwhile."""
-    files, place = _place(batch, folder)
-    left = files.exists(place)  # asked before: what comes from now on is whole, and is not deleted
+    files, place = place_of(batch.spark, folder)
+    left = files.exists(place)  # asked before: what comes from now on is whole
     if _stands(batch, folder):
         return False
     if left:  # part of a batch, from a version that wrote it in its place
-        files.delete(place, True)
-    renamed = files.rename(_place(batch, draft)[1], place)
-    nested = _place(batch, f"{folder}/{draft.rpartition('/')[2]}")[1]
+        aside = f"{draft}-left"
+        if files.rename(place, place_of(batch.spark, aside)[1]) and exists(batch.spark, f"{aside}/{SUCCESS}"):
+            _give_name(batch, aside, folder)  # another attempt has put it there since
+            return False
+    return _give_name(batch, draft, folder)
+
+
+def _give_name(batch: SparkBatch, draft: str, folder: str) -> bool:
+    """Rename what is whole to the batch's folder; False where there is one already."""
+    files, place = place_of(batch.spark, folder)
+    renamed = files.rename(place_of(batch.spark, draft)[1], place)
+    nested = place_of(batch.spark, f"{folder}/{draft.rpartition('/')[2]}")[1]
     if files.exists(nested):
         files.delete(nested, True)
         return False
@@ -144,7 +173,7 @@ def _put(batch: SparkBatch, draft: str, folder: str) -> bool:
 
 def _stands(batch: SparkBatch, folder: str) -> bool:
     """Whether a write to the folder has ended. Raises CheckpointError when that was of other offsets."""
-    if not _exists(batch, f"{folder}/{SUCCESS}"):
+    if not exists(batch.spark, f"{folder}/{SUCCESS}"):
         return False
     there = _noted_offsets(batch, folder)
     if there and batch.extent and there != batch.extent:
@@ -169,7 +198,7 @@ def _other_offsets(batch: SparkBatch, folder: str, there: Mapping[str, tuple[int
 def _note_offsets(batch: SparkBatch, folder: str) -> None:
     """Say in a folder that is whole which offsets its batch has read, where that is known."""
     if batch.extent:
-        files, place = _place(batch, f"{folder}/{OFFSETS}")
+        files, place = place_of(batch.spark, f"{folder}/{OFFSETS}")
         output = files.create(place, True)
         try:
             output.write(json.dumps(dict(batch.extent)).encode())
@@ -179,7 +208,7 @@ def _note_offsets(batch: SparkBatch, folder: str) -> None:
 
 def _noted_offsets(batch: SparkBatch, folder: str) -> dict[str, tuple[int, int]]:
     """What :func:`_note_offsets` has said; nothing where it has said nothing, or was cut short."""
-    files, place = _place(batch, f"{folder}/{OFFSETS}")
+    files, place = place_of(batch.spark, f"{folder}/{OFFSETS}")
     if not files.exists(place):
         return {}
     java: Any = batch.spark.sparkContext._jvm
@@ -195,16 +224,21 @@ def _noted_offsets(batch: SparkBatch, folder: str) -> dict[str, tuple[int, int]]
 
 def _write_delta(batch: SparkBatch, writer: DataFrameWriter, path: str) -> bool:
     """Whether the batch came into the table by this write."""
-    done = is_done(batch, path)
+
+    def has_it() -> bool:
+        return has_log(batch.spark, path) and has_transaction(batch.spark, path, batch.query_id, batch.id)
+
+    if has_it():
+        return False  # not left to Delta, which forgets transactions where a table says so
     try:
         # Delta itself skips a transaction that it has, also when its log can no longer tell.
         _append_to_delta(batch, writer, path)
     except (PySparkException, Py4JJavaError):
         # Of two attempts at once Delta refuses the one that commits last; it is none the worse for that.
-        if not is_done(batch, path):
+        if not has_it():
             raise
         return False
-    return not done
+    return True
 
 
 def _append_to_delta(batch: SparkBatch, writer: DataFrameWriter, path: str) -> None:
@@ -223,39 +257,3 @@ def _append_to_delta(batch: SparkBatch, writer: DataFrameWriter, path: str) -> N
 def _minor(version: str) -> str:
     """As Delta's packages name the Spark that they are made for."""
     return ".".join(version.split(".")[:2])
-
-
-def _exists(batch: SparkBatch, path: str) -> bool:
-    """Whether something is there, on whichever file system Spark means by the path."""
-    files, place = _place(batch, path)
-    return bool(files.exists(place))
-
-
-def _qualified(batch: SparkBatch, path: str) -> str:
-    """The one name of a place, however it is written: with its file system, and without ``..`` and ``//``."""
-    files, place = _place(batch, path)
-    return str(files.makeQualified(place).toString())
-
-
-def _place(batch: SparkBatch, path: str) -> tuple[Any, Any]:
-    """Hadoop's file system for a path, and its form of the path."""
-    context = batch.spark.sparkContext
-    java: Any = context._jvm
-    place = java.org.apache.hadoop.fs.Path(path)
-    return place.getFileSystem(context._jsc.hadoopConfiguration()), place
-
-
-def _is_in_delta(batch: SparkBatch, path: str) -> bool:
-    """Whether the table's log, in its commits or its checkpoint, has the batch's transaction or a later one."""
-    log = f"{path.rstrip('/')}/{DELTA_LOG}"
-    files, place = _place(batch, log)
-    names = [entry.getPath().getName() for entry in files.listStatus(place)]
-    text = GLOB_SIGNS.sub(r"\\\1", log)  # Spark takes what it reads for a pattern
-    lines = [f"{text}/{name}" for name in names if ACTIONS_AS_JSON.fullmatch(name)]
-    checkpoints = [f"{text}/{name}" for name in names if CHECKPOINT.fullmatch(name)]
-    txn = "txn struct<appId:string,version:bigint>"
-    reader = batch.spark.read.schema(txn)
-    found = [reader.json(lines)] if lines else []
-    found += [reader.parquet(*checkpoints)] if checkpoints else []
-    ours = (f.col("txn.appId") == batch.query_id) & (f.col("txn.version") >= batch.id)
-    return any(rows.where(ours).head() is not None for rows in found)

@@ -173,6 +173,12 @@ def test_batches_whose_commits_have_gone_from_a_delta_log_are_known_by_its_check
     assert found["numbers"] == [0, 1, 2, 10, 11, 12, 20, 21, 22, 100, 101]
 
 
+def test_a_batch_is_known_by_the_commits_of_a_delta_table_that_forgets_transactions(
+    step: Callable[..., dict[str, Any]],
+) -> None:
+    assert step("forgotten") == {"written": [True, False], "numbers": [0, 1, 2, 10, 11, 12, 13]}
+
+
 def test_batches_without_rows_with_new_columns_and_of_partitions_are_in_delta_tables_once(
     step: Callable[..., dict[str, Any]],
 ) -> None:

@@ -128,7 +128,23 @@ def kinds(spark: SparkSession, folder: Path) -> dict[str, Any]:
     }
 
 
-STEPS: dict[str, Callable[..., dict[str, Any]]] = {each.__name__: each for each in (two_at_once, log_cut_off, kinds)}
+def forgotten(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """A batch that comes again when its table has forgotten its transaction; one that others' commits follow."""
+    table = folder / "table"
+    spark.sql(
+        f"CREATE TABLE delta.`{table}` (id bigint) USING delta TBLPROPERTIES "
+        "('delta.setTransactionRetentionDuration' = 'interval 0 seconds', 'delta.checkpointInterval' = '2')"
+    )
+    written = [batch_of(spark, 0).write(spark.range(3), table, "delta")]
+    for number in range(4):
+        batch_of(spark, number, OTHER).write(spark.range(10 + number, 11 + number), table, "delta")
+    written += [batch_of(spark, 0).write(spark.range(3), table, "delta")]
+    return {"written": written, "numbers": numbers(spark, table)}
+
+
+STEPS: dict[str, Callable[..., dict[str, Any]]] = {
+    each.__name__: each for each in (two_at_once, log_cut_off, kinds, forgotten)
+}
 
 
 def main(folder: str, conf: str, step: str, *arguments: str) -> None:
