@@ -29,7 +29,7 @@ from collections.abc import Callable
 from math import inf
 
 from rocketbox.broker.half_ages import HalfAges
-from rocketbox.broker.half_reading import UNREADABLE, copies_of, has_successor, read_one, read_queue
+from rocketbox.broker.half_reading import UNREADABLE, copies_of, has_successor, is_copy_of, read_one, read_queue
 from rocketbox.broker.limits import LimitError, PeerShares
 from rocketbox.broker.offsets import OffsetTable
 from rocketbox.broker.open_halves import Half, OpenHalves
@@ -101,9 +101,13 @@ class HalfMessages:
         self._open = OpenHalves()
         self._copies: set[Half] = set()  # that were open at the start: where they lay before is in the log alone
         self._owed: list[int] = []  # marks that a crash has cut off, while the disk takes none
+        self._leaving: list[int] = []  # places that halves have left for copies that are not durable yet
         self._mark_read = (0, 0)  # marks before the first number are of halves before the second
         self._unread: dict[int, Exception] = {}  # half messages that could not be read at the start, and why
         self._lacks_marks = False
+        self._is_loaded = False
+        self._last_is_unread = False  # the record at the end of the log, after a crash
+        store.looks_again.append(lambda: self._is_to_look_again)
         self._uniq_ids = UniqIdGenerator(clock.random)
         self._log = RareLog(_log)
         self.ages = HalfAges(store, options, clock, self._log)
@@ -143,7 +147,9 @@ class HalfMessages:
             return None
         for copy in await copies_of(self._store, message):
             half = self._open.at(copy.queue_offset)
-            if half is not None and half in self._copies and half.log_offset == copy.commit_log_offset:
+            if half is None or half not in self._copies or half.log_offset != copy.commit_log_offset:
+                continue
+            if await is_copy_of(self._store, copy, message):
                 self._open.remember(half, queue_offset, log_offset)
                 await self.ages.find(half, copy)
                 return self.find(queue_offset, log_offset)
@@ -165,10 +171,14 @@ class HalfMessages:
     async def has_ended_after_all(self, half: Half, message: MessageExt) -> bool:
         """Whether a doubtful transaction has ended, or a copy of it counts, which gets it another mark.
 
-        ``message`` is its half. Raises StoreError, OSError while that cannot be found out, or the mark not be put.
+        ``message`` is the half that counts, as it lies in the log; what was there before has that for its successor.
+        Raises StoreError, OSError while that cannot be found out, or the mark not be put.
         """
         if half.is_doubtful:
-            if not await has_successor(self._store, message):
+            has_ended = await has_successor(self._store, message)
+            if half.log_offset != message.commit_log_offset:  # it was found to be open meanwhile, and was moved
+                return not self.is_open(half)
+            if not has_ended:
                 half.is_doubtful = False
             elif self.is_open(half):
                 self._end(half, None, "marked_again")
@@ -250,15 +260,20 @@ class HalfMessages:
         """
         checks = half.checks + 1 if checked else None
         copy, mark = self._put_together(half, (copy_of_half(message, checks=checks), PutOrigin.DELIVERY))
-        place, before = (half.queue_offset, half.log_offset), (half.checks, half.placed)
+        place, before = (half.queue_offset, half.log_offset), (half.checks, half.placed, half.is_told)
         self._open.move(half, copy.queue_offset, copy.commit_log_offset)
         half.checks = half.checks if checks is None else checks
-        half.placed = self._clock.monotonic()
+        half.placed, half.is_told = self._clock.monotonic(), checked
+        self._leaving.append(place[0])
 
         def settled(error: BaseException | None) -> None:
-            if isinstance(error, StoreFullError) and self._open.at(copy.queue_offset) is half:
-                self._open.move_back(half, *place)
-                half.checks, half.placed = before
+            if error is None:
+                self._leaving.remove(place[0])
+            elif isinstance(error, StoreFullError):
+                self._leaving.remove(place[0])
+                if self._open.at(copy.queue_offset) is half:
+                    self._open.move_back(half, *place)
+                    half.checks, half.placed, half.is_told = before
 
         self._when_settled(mark.end_offset, settled)
         return mark.end_offset
@@ -305,9 +320,9 @@ class HalfMessages:
     # --- offsets ----------------------------------------------------------------------------------------------------
 
     def commit_offsets(self) -> None:
-        """Note how far half messages and marks are done with; everything put so far is durable."""
+        """Note how far half messages and marks are done with, and that is durable."""
         end = self._store.max_offset(TRANS_HALF_TOPIC, 0)
-        first = min(self._open.first(end), min(self._unread, default=end), end)
+        first = min(self._open.first(end), min(self._unread, default=end), min(self._leaving, default=end), end)
         marks, halves = self._mark_read
         if first >= halves:
             self._keep(TRANS_OP_HALF_TOPIC, marks)
@@ -342,15 +357,29 @@ class HalfMessages:
         unread_marks: dict[int, Exception] = {}
         async for mark in read_queue(self._store, TRANS_OP_HALF_TOPIC, self._mark_read[0], (), unread_marks):
             done.update(offset for offset in done_offsets(mark) if offset >= first)
-        self._lacks_marks = bool(unread_marks)
+        # After a crash one may be missing: of the last end, or of one before an earlier crash, which no start has seen.
+        self._lacks_marks = bool(unread_marks) or self._is_after_crash
         async for message in read_queue(self._store, TRANS_HALF_TOPIC, first, done, self._unread):
             self._take_in(message)
         self._tell_unread(unread_marks)
-        if (report := self._store.report) is not None and not report.clean:
-            await self._finish_cut_off(report.last_record)
+        if self._is_after_crash and self._store.report is not None:
+            await self._finish_cut_off(self._store.report.last_record)
+        self._is_loaded = True
         if self._open:
             _log.info("%d transactions are open", len(self._open))
         self._store.on_state_change.append(self._write_owed)
+
+    @property
+    def _is_after_crash(self) -> bool:
+        return self._store.report is not None and not self._store.report.clean
+
+    @property
+    def _is_to_look_again(self) -> bool:
+        """Whether this start could not do all that a crash makes necessary, so that the next one has to, too."""
+        is_open = not self._is_loaded or self._owed or self._unread
+        return self._is_after_crash and bool(
+            is_open or (self._last_is_unread and any(half.is_doubtful for half in self._open))
+        )
 
     def end(self) -> None:
         """The store is about to be closed."""
@@ -404,17 +433,13 @@ class HalfMessages:
             last = decode_message(record, decompress=False)[0]
             prepared = last.prepared_transaction_offset
             half = self._open.at_log_offset(prepared)
-            if half is None:
-                self._lacks_marks |= bool(self._unread)  # it may be one of those: they are looked up when they are read
             if half is None or prepared == last_record or (before := await self._store.read_record(prepared)) is None:
                 return
             if not takes_place_of(last, decode_message(before, decompress=False)[0]):  # 0 may be an offset, or nothing
                 return
         except (OSError, RemoteProtocolError) as error:
             _log.error("the last record, or the half message that it names, cannot be read: %s", error)
-            self._lacks_marks = True
-            for each in self._open:
-                each.is_doubtful = True
+            self._last_is_unread = True
             return
         self.forget(half)
         self._owed.append(half.queue_offset)

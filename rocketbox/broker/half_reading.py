@@ -5,9 +5,10 @@ A bad sector, or a damaged record, keeps no broker from starting, and no other t
     what cannot be read        | and then
     a half message             | its transaction waits, and is looked for again with each round of checks, until it can
                                | be read; or until ``upkeep`` has found it damaged: then it is lost, which is told
-    a mark that one is done    | nobody knows which one: whatever was open at the start is doubtful. Before it is
-    with                       | checked, or ends, the log is searched for what has taken its place; if there is
-                               | something, it gets another mark. One that was rolled back is checked once more
+    a mark that one is done    | nobody knows which one: whatever was open at the start is doubtful, as it is after any
+    with                       | crash. Before it is checked, or ends, the log is searched for what has taken its place;
+                               | if there is something, it gets another mark. One that was rolled back is checked once
+                               | more
 
 Source: own; Apache RocketMQ 5.x ``TransactionalMessageServiceImpl.check`` passes over what it cannot read.
 """
@@ -27,7 +28,7 @@ from rocketbox.message import MessageExt
 from rocketbox.protocol.codes import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
 from rocketbox.protocol.stored_message import decode_message
 
-__all__ = ["UNREADABLE", "copies_of", "has_successor", "read_one", "read_queue"]
+__all__ = ["UNREADABLE", "copies_of", "has_successor", "is_copy_of", "read_one", "read_queue"]
 
 READ_AT_ONCE = 256  # records
 MOST_OF_ONE_KEY = 64  # records: the half, its copies, and what has become of it
@@ -105,16 +106,29 @@ async def has_successor(store: MessageStore, half: MessageExt) -> bool:
 
 
 async def copies_of(store: MessageStore, half: MessageExt) -> list[MessageExt]:
-    """The copies that have taken the place of a half message, of that copy, and so on; in their order.
+    """Copies of half messages behind one that have its key, the newest of them; other transactions may have it, too.
 
     Without an index there are none. Raises StoreError, OSError while it cannot be found out.
     """
     key = (find_property(half.raw_properties, b"UNIQ_KEY") or b"").decode(errors="replace")
     found = (await store.query_keys(TRANS_HALF_TOPIC, key, MOST_OF_ONE_KEY, 0, LATEST_MS)).records
     others = [decode_message(record, decompress=False)[0] for record in found]
-    copies, last = [], half
-    for other in sorted(others, key=lambda each: each.commit_log_offset):
-        if other.prepared_transaction_offset == last.commit_log_offset < other.commit_log_offset and is_copy(other):
-            copies.append(other)
-            last = other
-    return copies
+    return [other for other in others if is_copy(other) and other.commit_log_offset > half.commit_log_offset]
+
+
+async def is_copy_of(store: MessageStore, copy: MessageExt, half: MessageExt) -> bool:
+    """Whether a copy leads back to a half message, by the copies between them: there is one for each check and move.
+
+    Raises StoreError, OSError while one of them cannot be read.
+    """
+    before = copy
+    while is_copy(before) and half.commit_log_offset <= before.prepared_transaction_offset < before.commit_log_offset:
+        record = await store.read_record(before.prepared_transaction_offset)
+        if record is None:
+            return False
+        last, before = before, decode_message(record, decompress=False)[0]
+        if not takes_place_of(last, before):
+            return False
+        if before.commit_log_offset == half.commit_log_offset:
+            return True
+    return False

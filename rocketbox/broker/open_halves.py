@@ -7,10 +7,11 @@ What the steps of a transaction mean, and in which order they are stored, is ``h
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 __all__ = ["Half", "OpenHalves"]
 
-PLACES_KEPT = 20  # of one transaction: an end that comes late may name one of them
+PLACES_KEPT = 20  # of one transaction, beside its first: an end that comes late may name one of them
 
 
 class Half:
@@ -19,7 +20,8 @@ class Half:
     ``begun``, ``due`` and ``placed`` are on the monotonic clock: when it began, from when on it may be checked, when it
     came to its place. ``is_age_known``: else it began then by its sender's clock, and ``due`` is open where it was not
     checked yet. ``is_immune``: it said itself for how long it is not to be checked. ``is_doubtful``: it may have ended,
-    for a mark could not be read. ``turn`` is its place among those that were asked about.
+    and its mark be missing. ``turn`` is its place among those that were asked about. ``is_told``: somebody may know its
+    place, whom a send or a check told of it; one to which it was only moved is nobody's.
     """
 
     __slots__ = (
@@ -32,6 +34,7 @@ class Half:
         "is_age_known",
         "is_doubtful",
         "is_immune",
+        "is_told",
         "log_offset",
         "placed",
         "places",
@@ -53,9 +56,10 @@ class Half:
         self.checks = checks
         self.by = by
         self.is_doubtful = False
+        self.is_told = True
         self.turn: int | None = None
         self.places: dict[int, int] = {}
-        """Where it lay before: offsets of the commit log by those of the queue."""
+        """Where it lay before, as somebody knows: offsets of the commit log by those of the queue."""
         self.ending = False
         """Its end is in the log, and not yet known to be durable."""
 
@@ -112,11 +116,12 @@ class OpenHalves:
         self._before[queue_offset] = half
 
     def move(self, half: Half, queue_offset: int, log_offset: int) -> None:
-        """It lies there from now on; where it lies now is the newest of its places before."""
+        """It lies there from now on; where it lies now is the newest of its places before, if somebody knows of it."""
         del self._here[half.queue_offset]
-        self.remember(half, half.queue_offset, half.log_offset)
-        if len(half.places) > PLACES_KEPT:
-            oldest = next(iter(half.places))
+        if half.is_told:
+            self.remember(half, half.queue_offset, half.log_offset)
+        if len(half.places) > PLACES_KEPT + 1:
+            oldest = next(islice(half.places, 1, None))  # but for the first, of which its sender knows
             del half.places[oldest]
             self._before.pop(oldest, None)
         half.queue_offset, half.log_offset = queue_offset, log_offset

@@ -75,7 +75,10 @@ class TransactionHandler:
             if half is not None:
                 record = await self._store.read_record(header.commit_log_offset)
             if half is not None and half.is_doubtful and record is not None:
-                await self._halves.has_ended_after_all(half, decode_message(record, decompress=False)[0])
+                counts = await self._store.read_record(half.log_offset)
+                if counts is None:
+                    return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, "the half message that counts is gone")
+                await self._halves.has_ended_after_all(half, decode_message(counts, decompress=False)[0])
         except (StoreError, OSError, RemoteProtocolError) as error:  # it is open still, and will be checked
             return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, str(error))
         return self._take(connection, request, header, record)
@@ -136,7 +139,10 @@ class TransactionHandler:
     def _half(self, header: EndTransactionRequestHeader) -> Half:
         half = self._halves.find(header.tran_state_table_offset, header.commit_log_offset)
         if half is None:
-            raise Refused(ResponseCode.SYSTEM_ERROR, "the transaction has ended before; nothing was done")
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                "the transaction has ended before, or its half message is not known by this place; nothing was done",
+            )
         late = half.checks > 0 or self._clock.monotonic() > half.due
         if half.is_immune and late and not header.from_transaction_check:
             raise Refused(

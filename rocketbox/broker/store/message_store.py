@@ -94,6 +94,9 @@ class MessageStore:
         self.on_arrival: list[ArrivalCallback] = []
         self.on_durable: list[Callable[[int], None]] = []
         """Called in the loop with the offset up to which the log is safe, after each group commit."""
+        self.looks_again: list[Callable[[], bool]] = []
+        """Asked at an orderly stop: whether the next start is to be one after a crash all the same, since this one
+        could not put right all that the last crash has left."""
         self.report: RecoveryReport | None = None
         """What opening found and did."""
         self._root = os.path.abspath(root)
@@ -327,7 +330,9 @@ class MessageStore:
         await self._dispatcher.catch_up(pool)
         written = await self._derived_writer.flush(pool, index=True, thorough=True)
         if written and self._writer.is_done and self._dispatcher.dispatched == self._log.end:
-            if self._says_clean:
+            if any(looks_again() for looks_again in self.looks_again):
+                _log.warning("what a crash has left in %s is not put right yet: the next start looks again", self._root)
+            elif self._says_clean:
                 await pool.run(say_clean, self._storage, self._root)
         else:
             _log.error(

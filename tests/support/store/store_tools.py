@@ -302,6 +302,7 @@ class FaultyStorage(MemoryStorage):
         """How many calls failed."""
         self._faults: list[_Fault] = []
         self._used: dict[str, int] = {}
+        self._kept: tuple[str, FaultyStorage] | None = None
 
     def fail(self, error: BaseException, *calls: str, where: str = "", times: int = 1 << 30, after: int = 0) -> None:
         """Let the next ``times`` calls of these names, of paths that hold ``where``, raise ``error``.
@@ -315,11 +316,25 @@ class FaultyStorage(MemoryStorage):
         for path, content in self._files.items():
             self._used[path] = (max(content.pages, default=-1) + 1) * content.PAGE
 
+    def kept_before_sync(self, where: str) -> FaultyStorage:
+        """A disk as this one will be just before the next sync of a path that holds ``where``: what a kill leaves."""
+        self._kept = where, FaultyStorage()
+        return self._kept[1]
+
+    def wipe(self, path: str, offset: int) -> None:
+        """Let a file hold zeros from there on, for which there is no room on a full disk."""
+        content = self._files[path]
+        content.write(offset, bytes(content.size - offset))
+        self._used[path] = offset
+
     def heal(self) -> None:
         self._faults.clear()
         self.full = False
 
     def begin_call(self, name: str, path: str) -> None:
+        if self._kept is not None and name == "sync" and self._kept[0] in path:
+            self._kept[1].take(self)
+            self._kept = None
         for fault in self._faults:
             if fault.times > 0 and name in fault.calls and fault.where in path:
                 if fault.after:

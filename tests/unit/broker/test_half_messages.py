@@ -30,38 +30,14 @@ from rocketbox.remoting.connection import Connection
 from rocketbox.storage.memory_storage import MemoryStorage
 from tests.support.broker.in_memory import BrokerWire, broker_in_memory
 from tests.support.broker.open_transactions import OpenTransactions, offsets_text, open_transactions
+from tests.support.broker.transaction_requests import COMMIT, ROLL_BACK, UNKNOWN, bodies, end, half
 from tests.support.clocks import VirtualClock, settle
 from tests.support.store.store_tools import WAITING
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
-COMMIT, ROLL_BACK, UNKNOWN = 8, 12, 0
 SMALL = replace(WAITING, mapped_file_size_commit_log=1 << 16)
-
-
-async def half(wire: BrokerWire, name: str, properties: str = "", topic: str = "orders") -> dict[str, str]:
-    """Send a half message; the fields of a request that ends it."""
-    text = f"UNIQ_KEY\x01{name}\x02TRAN_MSG\x01true\x02PGROUP\x01payers\x02{properties}"
-    answer = await wire.send(topic, name.encode(), properties=text, a="payers", f=4)
-    assert answer.code == 0, answer.remark
-    fields = dict(answer.ext_fields)
-    assert fields["transactionId"] == name
-    return {
-        "producerGroup": "payers",
-        "tranStateTableOffset": fields["queueOffset"],
-        "commitLogOffset": str(int(fields["msgId"][-16:], 16)),
-        "msgId": name,
-        "transactionId": name,
-    }
-
-
-async def end(wire: BrokerWire, fields: dict[str, str], how: int, **more: object) -> RemotingCommand:
-    return await wire.broker(RequestCode.END_TRANSACTION, {**fields, "commitOrRollback": how, **more})
-
-
-async def bodies(wire: BrokerWire, topic: str = "orders") -> list[bytes]:
-    return [message.body for message in await wire.messages(topic)]
 
 
 async def test_a_half_message_is_read_when_it_is_committed_and_not_before() -> None:
@@ -723,3 +699,34 @@ async def test_no_immunity_keeps_a_transaction_for_longer_than_messages_are_kept
         await run.checks.round()
         assert run.given_up() == ["t0"]
         assert run.checks.asked == 0
+
+
+@pytest.mark.parametrize("starts_anew", [False, True])
+async def test_an_end_counts_that_names_the_first_place_however_often_the_half_was_moved(starts_anew: bool) -> None:
+    storage, clock = MemoryStorage(), VirtualClock()
+    async with broker_in_memory(storage=storage, clock=clock) as wire:
+        fields = await half(wire, "t1", "CHECK_IMMUNITY_TIME_IN_SECONDS\x0186400\x02")
+        for _ in range(70):
+            clock.now += 601
+            await wire.running.transaction_checks.round()
+        assert len(await bodies(wire, TRANS_HALF_TOPIC)) == 71
+        if not starts_anew:
+            assert (await end(wire, fields, COMMIT)).code == 0
+            assert await bodies(wire) == [b"t1"]
+            return
+    async with broker_in_memory(storage=storage, clock=clock) as wire:
+        assert (await end(wire, fields, COMMIT)).code == 0
+        assert await bodies(wire) == [b"t1"]
+
+
+async def test_no_offset_is_kept_behind_a_half_whose_copy_is_not_durable_yet() -> None:
+    async with open_transactions(MemoryStorage(), SMALL) as run:
+        await run.store.durable(run.begin("t1"))
+        (one,) = run.halves.due(float("inf"))
+        moved = run.halves.renew(one, run.read(one.log_offset), checked=False)
+        run.halves.commit_offsets()  # nothing was written meanwhile
+        assert (run.offsets.get(TRANSACTION_GROUP, TRANS_HALF_TOPIC, 0) or 0) == 0
+        await run.store.durable(moved)
+        await settle()
+        run.halves.commit_offsets()
+        assert run.offsets.get(TRANSACTION_GROUP, TRANS_HALF_TOPIC, 0) == 1

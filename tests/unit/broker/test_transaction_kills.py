@@ -19,6 +19,7 @@ from tests.support.broker.transaction_ledger import Ledger, verify
 from tests.support.clocks import VirtualClock, idle
 from tests.support.store.crash_checks import inline_pools
 from tests.support.store.crashable_storage import CrashableStorage, Image
+from tests.support.store.store_tools import LOG, FaultyStorage
 
 OPTIONS = StoreOptions(
     mapped_file_size_commit_log=4096,
@@ -160,9 +161,10 @@ async def test_an_end_that_is_cut_off_in_the_log_happened_whole_or_not_at_all(ho
     assert seen == {(1, 0, 0), whole[how]}, "the crash came before it, and after it"
 
 
+@pytest.mark.parametrize("stops", [False, True], ids=["", "and it is stopped in order before"])
 @pytest.mark.parametrize("how", ["commit", "check"])
 async def test_an_end_whose_mark_is_cut_off_happens_once_though_its_half_message_can_be_read_only_later(
-    how: str, monkeypatch: pytest.MonkeyPatch
+    how: str, stops: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The start cannot write the mark that is missing: it does not know which transaction it is of."""
     storage = CrashableStorage()
@@ -197,13 +199,53 @@ async def test_an_end_whose_mark_is_cut_off_happens_once_though_its_half_message
             return read(log, offset, size)
 
         monkeypatch.setattr(CommitLog, "read", fails_there)
-        async with open_transactions(CrashableStorage(left), OPTIONS) as run:
-            open_then = [] if how == "commit" else ["t"]
-            assert run.open_names() == open_then
+        storage, offsets = CrashableStorage(left), None
+        open_then = [] if how == "commit" else ["t"]
+        if stops:
+            async with open_transactions(storage, OPTIONS) as run:
+                assert run.open_names() == open_then
+                await run.store.durable(run.begin("other"))
+                await run.store.durable(run.end("other", commit=False))
+                offsets = offsets_text(run)
             bad.clear()
+        async with open_transactions(storage, OPTIONS, offsets=offsets) as run:
+            if not stops:
+                assert run.open_names() == open_then
+                bad.clear()
             await run.clock.advance(31)
             await run.checks.round()
             assert (run.open_names(), run.names().count("t")) == (open_then, how == "commit")
+
+
+@pytest.mark.parametrize("has_room", [False, True], ids=["stopped without room", "room is made just before the stop"])
+async def test_a_mark_for_which_there_was_no_room_is_written_by_a_later_start(has_room: bool) -> None:
+    storage = FaultyStorage()
+    with inline_pools():
+        async with open_transactions(storage, OPTIONS) as run:
+            await run.store.durable(run.begin("t"))
+            await idle()
+            left = storage.kept_before_sync("/commitlog/")
+            await run.store.durable(run.end("t", commit=True))
+            await idle()
+            left.wipe(LOG, run.messages(TRANS_OP_HALF_TOPIC)[0].commit_log_offset)
+            offsets = offsets_text(run)
+        left.full = True
+        clock = VirtualClock(settle=idle)
+        async with open_transactions(left, OPTIONS, clock=clock, offsets=offsets) as run:
+            await idle()
+            assert (run.open_names(), run.names()) == ([], ["t"])
+            assert run.store.refusal is not None
+            offsets = offsets_text(run)
+            if has_room:
+                left.heal()
+        left.heal()
+        for _ in range(2):  # and the one behind it, which finds the mark
+            async with open_transactions(left, OPTIONS, clock=clock, offsets=offsets) as run:
+                await clock.advance(31)
+                await run.checks.round()
+                assert (run.open_names(), run.asked(run.members.member), run.names()) == ([], [], ["t"])
+                assert [each.body for each in run.messages(TRANS_OP_HALF_TOPIC)] == [b"0"]
+                offsets = offsets_text(run)
 
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
