@@ -22,7 +22,7 @@ from typing import Any, Self, TypeVar
 
 import anyio
 import anyio.to_thread
-from anyio.lowlevel import RunVar
+from anyio.lowlevel import RunVar, checkpoint
 
 from rocketbox.calls_from_threads import threads_waiting_for_loops
 from rocketbox.errors import NotStartedError
@@ -299,6 +299,8 @@ class WorkerPool:
         while self._alive:  # not by joining: a thread that waits in join() would itself keep the process alive
             self._ended = anyio.Event()
             await self._ended.wait()
+        while any(thread.is_alive() for thread in self._threads):  # it has told of its end, and is on its way out
+            await checkpoint()
         if self._listed_in is not None:
             self._listed_in.remove(self)
 

@@ -204,6 +204,29 @@ async def test_who_still_waits_in_line_when_the_pool_closes_is_told() -> None:
     assert ended == ["runs"]
 
 
+async def test_a_pool_that_is_closed_has_no_thread_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread tells of its end before its last steps, which take their time on a busy machine."""
+    live, go_on = WorkerPool._live, threading.Event()
+
+    def lingers(pool: WorkerPool) -> None:
+        live(pool)
+        go_on.wait(PATIENCE)
+
+    monkeypatch.setattr(WorkerPool, "_live", lingers)
+    before = set(threading.enumerate())
+
+    async def let_it_go_on() -> None:
+        for _ in range(100):
+            await anyio.lowlevel.checkpoint()
+        go_on.set()
+
+    async with anyio.create_task_group() as group:
+        async with WorkerPool(2, "test") as pool:
+            await pool.run(str)
+            group.start_soon(let_it_go_on)
+        assert set(threading.enumerate()) <= before
+
+
 async def test_a_closed_pool_refuses_work() -> None:
     async with WorkerPool(1, "test") as pool:
         assert await pool.run(lambda: 1) == 1
