@@ -13,15 +13,14 @@ Source: Spring Boot 3 ``AutoConfiguration.imports``.
 
 from __future__ import annotations
 
-import os
-import sys
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from importlib.metadata import Distribution, EntryPoint
+from importlib.metadata import EntryPoint
 from types import ModuleType
 from typing import Any
 
+from rocketbox.boot.installed import Installed, installed, name_and_version
 from rocketbox.boot.marks import bean_mark, properties_prefix
 from rocketbox.errors import ConfigurationError, Finding
 
@@ -41,7 +40,8 @@ class AutoconfigurationModule:
     """What one entry point brings: bean functions and classes, and models of settings by their prefixes.
 
     ``origin`` is the distribution with its version, ``distribution`` its name, empty if it is not known. One that is
-    ``excluded`` was not imported, and brings as little as one with a ``problem``.
+    ``excluded`` was not imported, and brings as little as one with a ``problem``. ``target`` is empty where the entry
+    points of a distribution cannot be read.
     """
 
     name: str
@@ -56,7 +56,7 @@ class AutoconfigurationModule:
     @property
     def where(self) -> str:
         """The place of the entry point, for findings and reports."""
-        return f"{self.origin}, entry point {self.name} = {self.target}"
+        return f"{self.origin}, entry point{f' {self.name} = {self.target}' if self.target else 's'}"
 
     @property
     def module(self) -> str:
@@ -70,48 +70,9 @@ class AutoconfigurationModule:
         return tuple(dict.fromkeys(name for name in names if name))
 
 
-Points = tuple[EntryPoint, ...]
-
-
-def _points() -> list[EntryPoint]:
-    """The entry points of the installed distributions; of two of one name those of the one that is imported."""
-    brought = {name: points for folder in dict.fromkeys(sys.path) for name, points in _points_in(folder)}
-    found: list[EntryPoint] = []
-    for name, points in brought.items():
-        imported = next(iter(Distribution.discover(name=name)), None)
-        found += points if imported is None else imported.entry_points.select(group=GROUP)
-    return found
-
-
-def _points_in(folder: str) -> Sequence[tuple[str, Points]]:
-    """Those of a folder of ``sys.path``, by the names of distributions; it is looked at again when it has changed.
-
-    Reading the metadata of all that is installed takes milliseconds, a test starts the same service hundreds of times,
-    and what changes meanwhile is mostly the test's own folder.
-    """
-    now = os.path.abspath(folder), tuple(sys.meta_path), _changed(folder)
-    if folder not in _looked_at or _looked_at[folder][0] != now:
-        inside = [(each, tuple(each.entry_points.select(group=GROUP))) for each in Distribution.discover(path=[folder])]
-        _looked_at[folder] = now, [(each.name, points) for each, points in inside if points]
-        for other in _looked_at.keys() - set(sys.path):
-            del _looked_at[other]
-    return _looked_at[folder][1]
-
-
-_looked_at: dict[str, tuple[object, Sequence[tuple[str, Points]]]] = {}
-
-
-def _changed(folder: str) -> int:
-    """When something came into a folder of ``sys.path``, or went; importlib.metadata looks at no more than this."""
-    try:
-        return os.stat(folder or ".").st_mtime_ns
-    except (OSError, ValueError):
-        return 0
-
-
 def has_autoconfigurations() -> bool:
-    """Whether any distribution brings one; nothing is imported."""
-    return bool(_points())
+    """Whether any distribution brings one, or may; nothing is imported."""
+    return bool(installed(GROUP))
 
 
 def discover_autoconfigurations(exclude: Collection[str] = ()) -> list[AutoconfigurationModule]:
@@ -119,12 +80,15 @@ def discover_autoconfigurations(exclude: Collection[str] = ()) -> list[Autoconfi
 
     ``exclude`` are names of entry points, modules or distributions that are not imported at all. They are in the
     result all the same, and so is a module that cannot be imported, or has no beans and settings, with its ``problem``.
+    So is a distribution whose entry points cannot be read, though the group is named there; its name stands for theirs.
     """
+    there = installed(GROUP)
     found: dict[tuple[str, str, str], EntryPoint] = {}  # an editable installation may be listed twice
-    for point in _points():
-        distribution = point.dist.name if point.dist is not None else "an unknown distribution"
-        found.setdefault((distribution, point.name, point.value), point)
-    return [load_autoconfiguration(point, exclude) for _, point in sorted(found.items(), key=lambda entry: entry[0])]
+    for each in there:
+        for point in each.points:
+            found.setdefault((name_and_version(each.distribution)[0], point.name, point.value), point)
+    loaded = [load_autoconfiguration(point, exclude) for _, point in sorted(found.items(), key=lambda entry: entry[0])]
+    return loaded + [_unreadable(each, each.unreadable, exclude) for each in there if each.unreadable is not None]
 
 
 def load_autoconfiguration(
@@ -133,7 +97,8 @@ def load_autoconfiguration(
     """What one entry point brings; ``of`` is the distribution of one that stands in no metadata."""
     origin, distribution = of or "an unknown distribution", of
     if point.dist is not None:
-        origin, distribution = f"{point.dist.name} {point.dist.version}", point.dist.name
+        distribution, version = name_and_version(point.dist)
+        origin = f"{distribution} {version}".rstrip()
     result = AutoconfigurationModule(point.name, origin, point.value, distribution)
     if not set(exclude).isdisjoint(result.names):
         return replace(result, excluded=True)
@@ -157,6 +122,18 @@ def load_autoconfiguration(
     if not beans and not properties:
         return broken("has no @bean and no @configuration_properties", leave_out)
     return replace(result, beans=beans, properties=properties)
+
+
+def _unreadable(brings: Installed, error: Exception, exclude: Collection[str]) -> AutoconfigurationModule:
+    """A distribution whose entry points cannot be read, and may be some of ours; it is excluded by its name."""
+    name, version = name_and_version(brings.distribution)
+    origin = f"{name} {version}".rstrip()
+    result = AutoconfigurationModule(name, origin, "", name)
+    if name in exclude:
+        return replace(result, excluded=True)
+    what = f"the entry points of {origin} cannot be read: {type(error).__name__}: {error}"
+    fix = f"mend the file, update or remove {name}, or set rocketbox.autoconfigure.exclude: {name}"  # noqa: S608 - no SQL
+    return replace(result, problem=Finding(what, brings.file, fix))
 
 
 def _defined_in(module: ModuleType) -> list[Any]:

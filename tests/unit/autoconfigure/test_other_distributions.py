@@ -146,6 +146,23 @@ def test_one_that_cannot_be_imported_is_told_with_all_else_that_is_wrong(
     )
 
 
+@pytest.mark.parametrize("excluded", [True, False])
+def test_entry_points_that_cannot_be_read_are_told_so_too_and_can_be_left_out_by_their_distribution(
+    excluded: bool, install: Install, service: ServiceMaker, tmp_path: Path
+) -> None:
+    install("audit-kit", "audit_kit", KIT, name="audit")
+    file = tmp_path / "audit_kit-1.2.dist-info" / "entry_points.txt"
+    file.write_text("[rocketbox.autoconfigure]\naudit_kit\n")
+    look = service(source(*["audit-kit"] * excluded), SENDS).app.look()
+    told = [(entry.name, entry.where) for entry in look.container.report.excluded]
+    if excluded:
+        assert (look.findings, told) == ([], [("audit-kit", "audit-kit 1.2, entry points")])
+    else:
+        (finding,) = look.findings
+        assert (finding.where, told) == (str(file), [])
+        assert finding.what.startswith("the entry points of audit-kit 1.2 cannot be read: ")
+
+
 @pytest.mark.parametrize(
     ("prefix", "owner", "more"),
     [
