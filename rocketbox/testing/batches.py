@@ -25,7 +25,7 @@ from rocketbox.template import MessageConverter
 from rocketbox.template.content_types import write_payload
 from rocketbox.template.spring_headers import CONTENT_TYPE
 from rocketbox.testing.errors import HarnessError
-from rocketbox.testing.listened import is_meant
+from rocketbox.testing.listened import another_object, is_meant
 from rocketbox.testing.observer import Observer
 from rocketbox.testing.records import Batch, Sent, Unreadable
 
@@ -96,19 +96,23 @@ class Batches:
 
     def _plan(self, listener: Callable[..., Any] | str) -> SparkPlan:
         plans = [plan for plan in self._app.assembly.plans if isinstance(plan, SparkPlan)]
-        found = [plan for plan in plans if is_meant(listener, plan.signature.function, plan.name, _function(plan))]
+        found = _meant(listener, plans)
         if len(found) == 1:
             return found[0]
         asked = listener if isinstance(listener, str) else name_of(listener)
         if found:
             raise HarnessError(
                 f"{asked} is a Spark listener {len(found)} times: say which one by its group, or by group.topic: "
-                f"{', '.join(repr(plan.name) for plan in found)}"
+                f"{', '.join(_way(plan, plans) for plan in found)}"
             )
         off = [each.what for each in self._app.assembly.off if each.what.startswith(f"Spark listener {asked} ")]
         known = ", ".join(f"{_function(plan)} (group {plan.name})" for plan in plans) or "none"
         if off:
             raise HarnessError(f"{off[0]}; let the settings of the test switch it on, it starts nothing in a harness")
+        if alike := [plan for plan in plans if _function(plan) == asked]:
+            places = [f"{asked} of group {plan.group} ({plan.where})" for plan in alike]
+            functions = [plan.signature.function for plan in alike]
+            raise HarnessError(another_object(listener, "Spark listener", functions, places))
         raise HarnessError(f"{asked} is no Spark listener of {self._app.name}; its Spark listeners are: {known}")
 
     def _batch(self, plan: SparkPlan, had: _OfListener, payloads: Iterable[object] | None, number: int | None) -> Batch:
@@ -172,6 +176,20 @@ class Batches:
                 f"a message of topic {payload.topic} in a batch of group {plan.group}, which reads {plan.topic}"
             )
         return payload, 0
+
+
+def _meant(listener: Callable[..., Any] | str, plans: Iterable[SparkPlan]) -> list[SparkPlan]:
+    return [
+        plan
+        for plan in plans
+        if is_meant(listener, plan.signature.function, plan.name, _function(plan), f"{plan.group}.{plan.topic}")
+    ]
+
+
+def _way(plan: SparkPlan, plans: Iterable[SparkPlan]) -> str:
+    """What a test gives to mean this one, and no other."""
+    texts = [text for text in (plan.name, f"{plan.group}.{plan.topic}") if len(_meant(text, plans)) == 1]
+    return repr(texts[0]) if texts else f"the function {_function(plan)} itself"
 
 
 def _function(plan: SparkPlan) -> str:

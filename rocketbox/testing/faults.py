@@ -6,7 +6,7 @@ Each begins when it is called and lasts until it is ended, or to the end of the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -18,6 +18,7 @@ from rocketbox.listeners.dispatch import Invocation
 from rocketbox.storage.file_system import DiskUsage
 from rocketbox.testing.changes import PlainBlock
 from rocketbox.testing.errors import HarnessError, SimulatedError
+from rocketbox.testing.listened import is_same
 from rocketbox.testing.memory_cluster import FULL, MemoryCluster
 
 if TYPE_CHECKING:
@@ -220,12 +221,13 @@ class HandlerFaults:
     """The middleware next to the handlers of a harness, by which their calls fail as the test says."""
 
     def __init__(self) -> None:
-        self._failing: dict[Any, list[FailingHandler]] = {}
+        # A list: handlers may be objects that have no hash, or are equal to others.
+        self._failing: list[tuple[Any, FailingHandler]] = []
         self._raised: list[BaseException] = []
 
     def add(self, function: Any, failing: FailingHandler) -> None:
         """The next calls of a handler; those that were said before come first."""
-        self._failing.setdefault(function, []).append(failing)
+        self._failing.append((function, failing))
 
     def was_asked_for(self, error: BaseException) -> bool:
         """Whether a test has said that it is raised."""
@@ -238,11 +240,13 @@ class HandlerFaults:
 
     async def __call__(self, context: ConsumeContext, call_next: ConsumeNext) -> Outcomes:
         invocation = context.invocation
-        if isinstance(invocation, Invocation) and (failing := self._failing.get(invocation.handler)):
-            invocation.check_before(lambda: self._check(failing))
+        if self._failing and isinstance(invocation, Invocation):
+            handler = invocation.handler
+            if failing := [each for function, each in self._failing if is_same(function, handler)]:
+                invocation.check_before(lambda: self._check(failing))
         return await call_next(context)
 
-    def _check(self, failing: list[FailingHandler]) -> None:
+    def _check(self, failing: Sequence[FailingHandler]) -> None:
         for each in failing:
             if (error := each.next_error()) is not None:
                 self._raised.append(error)

@@ -522,9 +522,12 @@ class Harness:
         return self._in_world.faults(name)
 
     def handler(self, handler: Callable[..., Any] | str) -> HandlerHandle:
-        """A handler, given as its function or its name: ``harness.handler(pay).fails(2)``."""
+        """A handler, given as its function or its name: ``harness.handler(pay).fails(2)``.
+
+        Raises HarnessError for a name that several handlers have.
+        """
         self._check_running()
-        found = self._listened.handlers(handler)[0]
+        found = self._listened.handler(handler)
         return HandlerHandle(found.function, found.name, self._failing, self._seen.note)
 
     async def batch(
@@ -660,9 +663,12 @@ class Harness:
         return SentMessages(topic, found, lambda: [each.topic for each in self._seen.sent], lambda: self.log)
 
     def calls(self, handler: Callable[..., Any] | str) -> list[Call]:
-        """The calls of a handler, given as its function or its name, in the order in which they began."""
+        """The calls of a handler, given as its function or its name, in the order in which they began.
+
+        Raises HarnessError for a name that several handlers have.
+        """
         self._check_begun()
-        self._listened.handlers(handler)
+        self._listened.handler(handler)
         return [each for each in self._seen.calls if is_meant(handler, each.function, each.listener)]
 
     def dead_letters(self, group: str, *, cluster: str | None = None) -> list[DeadLetter]:

@@ -10,15 +10,15 @@ from rocketbox.autoconfigure.assembly import Assembly
 from rocketbox.autoconfigure.spark_listening import SparkPlan
 from rocketbox.autoconfigure.users import ClientPlan, PlannedClients
 from rocketbox.client.send_back import DEFAULT_MAX_RECONSUME_TIMES
-from rocketbox.hints import name_of
-from rocketbox.listeners.plans import ContainerPlan
+from rocketbox.hints import name_of, plain_function
+from rocketbox.listeners.plans import ContainerPlan, ListenerFunction
 from rocketbox.listeners.signature import HandlerSignature
 from rocketbox.message import ConsumeMode, MessageModel
 from rocketbox.protocol.codes import dlq_topic
 from rocketbox.protocol.namespaces import Namespace
 from rocketbox.testing.errors import HarnessError
 
-__all__ = ["Asking", "Listened", "is_meant"]
+__all__ = ["Asking", "Listened", "another_object", "is_meant", "is_same"]
 
 
 Asking = tuple[str | None, str | None]
@@ -30,6 +30,29 @@ def is_meant(asked: Callable[..., Any] | str, function: Callable[..., Any], *nam
     if isinstance(asked, str):
         return asked in names
     return getattr(asked, "__func__", asked) is getattr(function, "__func__", function)
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two handlers are one: one object, or one method of one object. It does not ask what they are equal to."""
+    if one is other:
+        return True
+    functions = [getattr(each, "__func__", each) for each in (one, other)]
+    owners = [getattr(each, "__self__", None) for each in (one, other)]
+    return functions[0] is functions[1] and owners[0] is owners[1]
+
+
+def another_object(asked: Any, kind: str, meant: Sequence[Callable[..., Any]], places: Sequence[str]) -> str:
+    """What is told of an object that only has the name of others, which are listeners of that kind at these places."""
+    name, module, modules = name_of(asked), _module_of(asked), list(dict.fromkeys(map(_module_of, meant)))
+    told = f"this {name} is another object than the {kind} of that name, {' and '.join(places)}"
+    if module not in modules:
+        told += f" (it is of module {module}, and not of {' or '.join(modules)})"
+    by_name = f", or its name, {name!r}" if all(is_same(each, meant[0]) for each in meant) else ""
+    return f"{told}: give the object that the decorator has marked{by_name}"
+
+
+def _module_of(function: Any) -> str:
+    return str(getattr(plain_function(function), "__module__", "?"))
 
 
 class Listened:
@@ -177,19 +200,34 @@ class Listened:
 
     # --- handlers ----------------------------------------------------------------------------------------------------
 
-    def handlers(self, handler: Callable[..., Any] | str) -> list[HandlerSignature]:
-        """Those that are meant by a function or a name. Raises HarnessError for none."""
-        known = [function.signature for plan in self.plans for function in plan.functions]
-        found = [each for each in known if is_meant(handler, each.function, each.name)]
+    def handler(self, asked: Callable[..., Any] | str) -> HandlerSignature:
+        """The one that is meant by a function or a name. Raises HarnessError for none, and for a name of several."""
+        known = [(function, plan.group) for plan in self.plans for function in plan.functions]
+        found = [each for each in known if is_meant(asked, each[0].signature.function, each[0].signature.name)]
         if not found:
-            raise HarnessError(self._no_handler(handler, [each.name for each in known]))
-        return found
+            raise HarnessError(self._no_handler(asked, known))
+        first = found[0][0].signature
+        if not all(is_same(each.signature.function, first.function) for each, _ in found):
+            name = asked if isinstance(asked, str) else name_of(asked)
+            raise HarnessError(
+                f"{name} is the name of {len(found)} handlers of {self._app.name}: give the one that is meant itself, "
+                f"and not its name: {', '.join(_place(*each) for each in found)}"
+            )
+        return first
 
-    def _no_handler(self, asked: Any, known: Sequence[str]) -> str:
+    def _no_handler(self, asked: Any, known: Sequence[tuple[ListenerFunction, str]]) -> str:
         name = asked if isinstance(asked, str) else name_of(asked)
-        if any(is_meant(asked, plan.signature.function, plan.name) for plan in self._spark):
-            return f"{name} is a Spark listener: harness.batch calls it, and returns what it returned"
-        handlers = f"its handlers are: {', '.join(known) or 'none'}"
+        for plan in self._spark:
+            if is_meant(asked, plan.signature.function, plan.name, name_of(plan.signature.function)):
+                return f"{name} is a Spark listener: harness.batch calls it, and returns what it returned"
+        if alike := [each for each in known if each[0].signature.name == name]:
+            places = [_place(*each) for each in alike]
+            return another_object(asked, "handler", [each.signature.function for each, _ in alike], places)
+        handlers = f"its handlers are: {', '.join(each.signature.name for each, _ in known) or 'none'}"
         if any(asked == plan.group for plan in self.plans):
             return f"{name} is a group of {self._app.name}, and calls are those of a handler; {handlers}"
         return f"{name} is no handler of {self._app.name}; {handlers}"
+
+
+def _place(function: ListenerFunction, group: str) -> str:
+    return f"{function.signature.name} of group {group} ({function.signature.where})"

@@ -298,6 +298,39 @@ async def test_handlers_of_any_kind_fail_as_if_they_had_raised_it(
         assert handled == ([["text"]] if handler == "store" else ["text"])
 
 
+@pytest.mark.parametrize(
+    "decorator", ["@dataclass", "@dataclass(unsafe_hash=True)"], ids=["without a hash", "with one"]
+)
+async def test_of_handlers_that_are_equal_objects_the_one_fails_that_is_asked(
+    decorator: str, service: ServiceMaker
+) -> None:
+    source = f"""
+    from dataclasses import dataclass
+
+    from rocketbox import RocketBox, rocketmq_listener
+
+    app = RocketBox("payments", scan=[__name__])
+
+    {decorator}
+    class Forward:
+        to: str
+
+        def __call__(self, text: str) -> None: ...
+
+    first = rocketmq_listener(topic="one", consumer_group="first")(Forward("x"))
+    second = rocketmq_listener(topic="two", consumer_group="second")(Forward("x"))
+    """
+    module = service(source, SETTINGS)
+    async with Harness(module.app) as harness:
+        failing = harness.handler(module.second).fails(1)
+        await harness.send("one", "text")
+        await harness.send("two", "text")
+        await harness.drain()
+        assert [call.outcome for call in harness.calls(module.first)] == [Outcome.CONSUMED]
+        assert [call.outcome for call in harness.calls(module.second)] == [Outcome.COMES_BACK]
+        assert failing.left == 0
+
+
 async def test_with_ends_it_and_later_ones_stand_in_line(
     payments: ModuleType, harness_of: Callable[..., Harness]
 ) -> None:

@@ -65,6 +65,104 @@ async def test_a_name_that_is_none(shop: ModuleType, use: Callable[[Harness], An
             use(harness)
 
 
+SEVERAL = """
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from rocketbox import RocketBox, bean, rocketmq_listener
+
+app = RocketBox("shop", scan=[__name__])
+
+def pay(where: str, text: str) -> None: ...
+
+eu = rocketmq_listener(topic="eu", consumer_group="eu")(functools.partial(pay, "eu"))
+us = rocketmq_listener(topic="us", consumer_group="us")(functools.partial(pay, "us"))
+
+@rocketmq_listener(topic="first", consumer_group="first")
+@rocketmq_listener(topic="second", consumer_group="second")
+def twice(text: str) -> None: ...
+
+def logged(function: Any) -> Any:
+    @functools.wraps(function)
+    def call(text: str) -> None: ...
+    return call
+
+@rocketmq_listener(topic="wrapped", consumer_group="wrapped")
+@logged
+def wrapped(text: str) -> None: ...
+"""
+
+
+@pytest.mark.anyio
+async def test_a_name_that_several_handlers_have(service: ServiceMaker) -> None:
+    module = service(SEVERAL, SETTINGS)
+    async with Harness(module.app) as harness:
+        for ask in (harness.handler, harness.calls):
+            with pytest.raises(HarnessError) as raised:
+                ask("pay")
+            assert re.sub(r"\(service_\w+\.py:9\)", "(HERE)", str(raised.value)) == (
+                "pay is the name of 2 handlers of shop: give the one that is meant itself, and not its name: "
+                "pay of group eu (HERE), pay of group us (HERE)"
+            )
+        failing = harness.handler(module.us).fails(1)
+        harness.handler("twice").fails(1)
+        for topic in ("eu", "us", "first", "second"):
+            await harness.send(topic, "text")
+        await harness.drain()
+        assert failing.left == 0
+        assert [call.topic for call in harness.calls(module.us)] == ["us"]
+        assert [call.topic for call in harness.calls("twice")] == ["first", "second"]
+
+
+@pytest.mark.anyio
+async def test_an_object_that_only_has_the_name_of_a_handler(service: ServiceMaker) -> None:
+    module, copy = service(SEVERAL, SETTINGS), service(SEVERAL, SETTINGS)
+    marked = "give the object that the decorator has marked"
+    told = {
+        module.pay: f"this pay is another object than the handler of that name, pay of group eu (HERE:9) and "
+        f"pay of group us (HERE:9): {marked}",
+        module.wrapped.__wrapped__: "this wrapped is another object than the handler of that name, wrapped of group "
+        f"wrapped (HERE:23): {marked}, or its name, 'wrapped'",
+        copy.twice: "this twice is another object than the handler of that name, twice of group second (HERE:14) and "
+        f"twice of group first (HERE:14) (it is of module {copy.__name__}, and not of {module.__name__}): {marked}, or "
+        "its name, 'twice'",
+    }
+    async with Harness(module.app) as harness:
+        for asked, text in told.items():
+            with pytest.raises(HarnessError) as raised:
+                harness.calls(asked)
+            assert str(raised.value).replace(f"{module.__name__}.py", "HERE") == text
+
+
+@pytest.mark.anyio
+async def test_names_of_spark_listeners(service: ServiceMaker) -> None:
+    pytest.importorskip("pyspark")
+    source = """
+    from rocketbox import RocketBox, rocketmq_spark_listener
+
+    app = RocketBox("shop", scan=[__name__])
+
+    @rocketmq_spark_listener(topic="a", consumer_group="load")
+    def one(rows) -> None: ...
+
+    @rocketmq_spark_listener(topic="b", consumer_group="other")
+    def load(rows) -> None: ...
+    """
+    module, copy = service(source, SETTINGS), service(source, SETTINGS)
+    async with Harness(module.app) as harness:
+        for asked in ("one", "load", "other", module.one):
+            with pytest.raises(HarnessError, match=r"is a Spark listener: harness\.batch calls it"):
+                harness.calls(asked)
+        with pytest.raises(HarnessError, match=r"load is a Spark listener 2 times: .*: 'load\.a', 'other'$"):
+            await harness.batch("load", ["x"])
+        for asked in ("one", "load.a", "other"):  # it is found, and refuses the batch
+            with pytest.raises(HarnessError, match="a batch has a message at least"):
+                await harness.batch(asked, [])
+        with pytest.raises(HarnessError, match=r"another object than the Spark listener .*, or its name, 'one'$"):
+            await harness.batch(copy.one, ["x"])
+
+
 @pytest.mark.anyio
 async def test_a_handler_in_the_place_of_its_group(shop: ModuleType) -> None:
     async with Harness(shop.app) as harness:
