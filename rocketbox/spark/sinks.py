@@ -113,8 +113,11 @@ def _check(batch: SparkBatch, frame: DataFrame, path: str, kind: str, options: M
         )
     if wrong := [name for name in options if name.lower() == "partitionby"]:
         raise ValueError(f"batch.write is told columns to partition by as partition_by=[...]; {wrong[0]} is no option")
-    if "/" not in path and batch.spark.catalog.tableExists(path):
-        raise ValueError(f"{path} is the name of a table, and batch.write takes a path: give the table's location")
+    if "/" not in path and _is_table(batch, path):
+        raise ValueError(
+            f"{path} is the name of a table, and batch.write takes a path: give the table's location, or ./{path} for "
+            "a folder here"
+        )
     if kind != DELTA and (taken := {QUERY, BATCH} & {name.lower() for name in frame.columns}):
         raise ValueError(
             f"the frame has a column {min(taken)!r}, and batch.write keeps batches in folders {QUERY}=.../{BATCH}=..., "
@@ -122,6 +125,13 @@ def _check(batch: SparkBatch, frame: DataFrame, path: str, kind: str, options: M
         )
     if kind != DELTA and has_log(batch.spark, path):
         raise ValueError(f"{path} is a Delta table, whose readers do not see other files; write {kind} to another path")
+
+
+def _is_table(batch: SparkBatch, name: str) -> bool:
+    try:
+        return batch.spark.catalog.tableExists(name)
+    except PySparkException:  # it cannot be the name of one
+        return False
 
 
 def _write_files(batch: SparkBatch, writer: DataFrameWriter, path: str) -> bool:

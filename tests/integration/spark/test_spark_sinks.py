@@ -261,6 +261,16 @@ def test_neither_files_in_a_delta_table_nor_the_name_of_a_table_are_taken(spark:
         spark.sql("DROP TABLE counted")
 
 
+@pytest.mark.parametrize("name", ["my-output", "a b", "a.b.c.d", "counted"])
+def test_a_relative_path_without_a_slash_is_a_folder_here(
+    spark: SparkSession, name: str, request: pytest.FixtureRequest
+) -> None:
+    here = Path(spark.sparkContext._jvm.java.lang.System.getProperty("user.dir"))  # type: ignore[union-attr]
+    request.addfinalizer(lambda: shutil.rmtree(here / name, ignore_errors=True))
+    assert batch_of(spark).write(spark.range(3), name)
+    assert numbers(spark, here / name) == [0, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("columns", "kind", "options", "text"),
     [
