@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
@@ -77,7 +77,7 @@ def queues_of(consumer: PushConsumer, topic: str) -> list[MessageQueue]:
     return [held.queue for held in consumer.state().queues if held.queue.topic == topic]
 
 
-async def pulled(admin: Admin, result: SendResult) -> list[MessageExt]:
+async def pulled(admin: Admin, result: SendResult) -> Sequence[MessageExt]:
     """What was sent, as soon as it is there: a broker answers the send before the message is in its queue, and before
     a name server knows a topic that is new."""
     with anyio.fail_after(SECONDS):
