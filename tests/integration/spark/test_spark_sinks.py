@@ -118,20 +118,24 @@ def test_two_attempts_that_write_a_batch_at_once_leave_each_row_once(spark: Spar
     assert [each.name for each in (lake / f"query={QUERY}").iterdir()] == ["batch=0"]
 
 
+class FilesOfHadoop:
+    """A file system, of which a test does some calls in another way."""
+
+    def __init__(self, files: Any) -> None:
+        self._files = files
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+
 def test_of_two_attempts_that_are_whole_at_once_the_first_counts(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / f"query={QUERY}" / "batch=0"
     seen: list[list[int]] = []
 
-    class Late:
+    class Late(FilesOfHadoop):
         """A file system on which the other attempt is quicker by a moment."""
-
-        def __init__(self, files: Any) -> None:
-            self._files = files
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._files, name)
 
         def rename(self, draft: Any, place: Any) -> Any:
             spark.range(3).write.parquet(str(folder))
@@ -154,14 +158,8 @@ def test_what_a_crash_has_left_is_not_taken_for_what_another_attempt_puts_there_
     folder.mkdir(parents=True)
     (folder / "part-of-a-crash.parquet").write_bytes(b"cut off")
 
-    class Early:
+    class Early(FilesOfHadoop):
         """A file system on which another attempt has put its folder in the place of what was left, a moment before."""
-
-        def __init__(self, files: Any) -> None:
-            self._files = files
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._files, name)
 
         def rename(self, draft: Any, place: Any) -> Any:
             if (folder / "part-of-a-crash.parquet").exists():
