@@ -29,6 +29,7 @@ from rocketbox.listeners.dispatch import HandlerDispatch, Invocation
 from rocketbox.listeners.invalid_limit import InvalidLimit
 from rocketbox.message import Message, MessageExt, SendResult
 from rocketbox.template import JsonMessageConverter, RocketMQTemplate
+from tests.support.living_objects import living
 from tests.support.waiting import PATIENCE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")]
@@ -389,7 +390,7 @@ async def test_what_a_call_has_begun_keeps_nothing_of_its_message(template: Rock
         given = message()
         messages = [given]
         assert await dispatch(handler).handle(messages) is None
-        holders = [each for each in gc.get_referrers(given) if isinstance(each, list | Invocation)]
+        holders = [each for each in gc.get_referrers(given) if type(each) in (list, Invocation)]
         assert holders == [messages]
         go_on.set()
 
@@ -403,10 +404,10 @@ async def test_nothing_of_a_call_waits_for_the_garbage_collector(template: Rocke
     gc.collect()
     gc.disable()
     try:
-        before = len([each for each in gc.get_objects() if type(each) in (Invocation, MessageExt)])
+        before = len(living(Invocation, MessageExt))
         for _ in range(20):
             await of.handle([message()])
-        assert len([each for each in gc.get_objects() if type(each) in (Invocation, MessageExt)]) <= before + 1
+        assert len(living(Invocation, MessageExt)) <= before + 1
     finally:
         gc.enable()
 
