@@ -24,7 +24,8 @@ _of_test: list[Harness] | None = None
 _thresholds: tuple[int, int, int] | None = None  # of the garbage collector, before a harness ran
 
 YOUNG = 1  # generations up to this one hold nothing that was imported before the test
-TO_YOUNG = 50  # collections of the youngest generation before one of the next: a start and a short test have ten
+YOUNGEST = 20_000  # objects that come before the youngest generation is collected: a start and a short test make fewer
+TO_YOUNG = 50  # collections of the youngest generation before one of the next
 
 
 def begin(folder: Path) -> None:
@@ -58,8 +59,9 @@ def end() -> None:
 def entered(harness: Harness) -> None:
     """It begins.
 
-    From the first one on, what a harness is made of stays young until its test has ended, so that ``begin_test`` takes
-    all of it away. What gets old would lead to full collections, each through all that the process has imported.
+    From the first one on, what a harness is made of is looked at once, by the ``begin_test`` of the next test, which
+    takes all of it away. Nearly all of it lives until then, so that looking at it before is in vain; and what gets old
+    would lead to full collections, each through all that the process has imported.
     """
     global _thresholds
     running.append(harness)
@@ -73,7 +75,7 @@ def entered(harness: Harness) -> None:
 
 def _keeping_young(thresholds: tuple[int, int, int]) -> tuple[int, int, int]:
     youngest, young, old = thresholds
-    return youngest, max(young, TO_YOUNG), old
+    return max(youngest, YOUNGEST) if youngest else 0, max(young, TO_YOUNG), old  # 0: nothing is collected by itself
 
 
 def ran() -> list[Harness]:

@@ -262,25 +262,34 @@ import pytest
 from shop import app
 from rocketbox.testing import Harness
 
-gc.set_threshold(300, 10, 10)
+gc.set_threshold({youngest}, 10, 10)
 atexit.register(lambda: print("at the end", gc.get_threshold()))
 former = []
+collected = []
+gc.callbacks.append(lambda phase, of: collected.append(of["generation"]))
 
 @pytest.mark.parametrize("loads_modules", [True, False])  # which stay, and may get old
 def test_that_starts_a_service(loads_modules):
+    collected.clear()
     with Harness(app) as harness:
         former.append(weakref.ref(harness))
+        harness.blocking.send("orders", {{"item": "lamp"}})
+        harness.blocking.drain()
+        assert bool(gc.get_threshold()[0]) is bool({youngest}), "it collects by itself as before"
+        assert loads_modules or collected == []
         assert loads_modules or all(each is not harness for each in gc.get_objects(2)), "it is old"
 
 def test_behind_it():
+    assert 1 in collected
     assert former[-1]() is None
 """
 
 
-def test_what_a_test_has_started_gets_not_old_and_the_collector_is_left_as_it_was(run: Run) -> None:
-    done = run(AGES)
+@pytest.mark.parametrize("youngest", [300, 0])  # 0: nothing is collected by itself
+def test_what_a_test_has_started_is_collected_once_and_the_collector_is_left_as_it_was(run: Run, youngest: int) -> None:
+    done = run(AGES.format(youngest=youngest))
     assert "3 passed" in done.stdout, done.stdout + done.stderr
-    assert "at the end (300, 10, 10)" in done.stdout, done.stdout
+    assert f"at the end ({youngest}, 10, 10)" in done.stdout, done.stdout
 
 
 def test_the_report_of_a_failing_test_tells_what_happened(run: Run) -> None:
