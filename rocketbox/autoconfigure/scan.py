@@ -184,9 +184,9 @@ def listeners_in(modules: Iterable[ModuleType], beans: Mapping[Any, Any], attrib
     """Marked functions of the modules, and marked methods of ``beans``: hints to ask by, and the classes they are of.
 
     A method counts for each bean whose class has or inherits it; one that takes the place of a marked one is marked as
-    that is. A static or class method needs no bean,
-    nor does an object that is called as it is. A plain method of a class that no bean is of has that class as its
-    owner, which the listener then misses.
+    that is. A static or class method needs no bean, nor does an object that is called as it is. A plain method of a
+    class that no bean is of has that class as its owner, which the listener then misses; where a bean is of a base of
+    the class, that needs a mark of its own, for the class may be that of the object which the base's factory makes.
     """
     classes = [(hint, typing.get_origin(provided) or provided) for hint, provided in beans.items()]
     told: set[tuple[int, type | None]] = set()
@@ -195,7 +195,10 @@ def listeners_in(modules: Iterable[ModuleType], beans: Mapping[Any, Any], attrib
             if marks := _own_marks(target, attribute):
                 yield Marked(target, marks)
         elif not any(target in getattr(class_, "__mro__", ()) for _, class_ in classes):
-            yield from _marked_methods(target, target, attribute, told, inherited=False)
+            is_one = any(class_ in target.__mro__ for _, class_ in classes)
+            for marked in _marked_methods(target, target, attribute, told, inherited=False):
+                if marked.owner is None or not is_one or _own_marks(marked.target, attribute):
+                    yield marked
     for hint, class_ in classes:
         if isinstance(class_, type):
             yield from _marked_methods(class_, hint, attribute, told)

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from pydantic import TypeAdapter, ValidationError
 
+from rocketbox.bean_methods import BeanMethod
 from rocketbox.listeners.payload_types import type_name
 from rocketbox.listeners.signature import HandlerSignature, Parameter, Role
 from rocketbox.message import MessageExt
@@ -43,6 +44,7 @@ class HandlerBinding:
         self.is_async, self.is_batch = signature.is_async, signature.is_batch
         self._function = signature.function
         self._owner = None if signature.owner is None else provider(signature.owner)
+        self._method = BeanMethod(signature.function, signature.owner)
         self._keywords = [parameter.name for parameter in signature.parameters if parameter.keyword_only]
         plain = not self._keywords and self._owner is None
         self.positional: Callable[..., Any] | None = self._function if plain else None
@@ -105,7 +107,7 @@ class HandlerBinding:
         """What the handler returns: for a coroutine function, the coroutine."""
         if self._before is not None:
             self._before()
-        function = self._function if self._owner is None else self._function.__get__(self._owner())
+        function = self._function if self._owner is None else self._method.of(self._owner())
         if not self._keywords:
             return function(*arguments)
         split = len(arguments) - len(self._keywords)

@@ -23,6 +23,7 @@ from anyio.from_thread import BlockingPortal
 from anyio.lowlevel import checkpoint_if_cancelled
 from pyspark.sql import DataFrame, SparkSession
 
+from rocketbox.bean_methods import BeanMethod
 from rocketbox.clock import Clock
 from rocketbox.errors import ClientStateError, HandlerError, RocketBoxError
 from rocketbox.hints import name_of
@@ -128,6 +129,7 @@ class BatchCall:
         """How many calls of ``SparkBatch.run`` have not come back to the loop."""
         self._options = options
         self._signature = signature
+        self._method = BeanMethod(signature.function, signature.owner)
         self._beans = beans
         self._needs = {name: hint for name, hint in signature.parameters if hint in (SparkBatch, SparkSession)}
         self._delivery = delivery
@@ -178,7 +180,7 @@ class BatchCall:
             beans = {name: bean() for name, bean in self._beans.items()}
             function = self._signature.function
             if self._signature.owner is not None:
-                function = function.__get__(beans.pop(OWNER))
+                function = self._method.of(beans.pop(OWNER))
             arguments = {**beans, **{name: given[hint] for name, hint in self._needs.items()}}
             with self._delivery.of(rows, batch, servers) as frame:
                 call = partial(function, frame, **arguments)
@@ -202,7 +204,7 @@ class BatchCall:
         made.about, made.unbegun = None, {}
         token = current_call.set(made)
         try:
-            is_async = self._signature.is_async
+            is_async = inspect.iscoroutinefunction(call)
             result = self._run_async(call, batch, jobs, portal) if is_async else call()
             if not is_async and inspect.isawaitable(result):
                 is_async, result = True, self._await(result, batch, jobs, portal)

@@ -26,6 +26,7 @@ LADDER: dict[str, str] = {
     "errors": "durations message safe_repr",  # message: for the type of NotDurableError.result, under TYPE_CHECKING
     "clock": "",
     "hints": "",
+    "bean_methods": "hints",
     "rare_log": "",
     "frames": "",
     "safe_repr": "",
@@ -47,7 +48,8 @@ LADDER: dict[str, str] = {
     "otel": "errors clock rare_log safe_repr message client version",
     "template": "avro_bodies body_memory durations errors clock tasks safe_repr loops calls_from_threads message "
     "protocol remoting client",
-    "listeners": "declarations errors clock tasks safe_repr hints message marks protocol remoting client template",
+    "listeners": "declarations errors clock tasks safe_repr hints bean_methods message marks protocol remoting "
+    "client template",
     "access": "errors clock rare_log safe_repr message protocol remoting",
     "nameserver": "errors clock tasks rare_log safe_repr message protocol remoting access",
     "broker": "declarations errors clock tasks rare_log safe_repr blocking loops waiters message storage protocol "
@@ -104,10 +106,10 @@ LADDER: dict[str, str] = {
     "spark.write_options",
     "spark.source": "spark.columns spark.options spark.readers spark.writing",
     "spark.discovery": "spark.source",
-    "spark": "declarations sizes errors clock tasks frames loops rare_log safe_repr hints blocking message storage "
-    "marks protocol remoting client template listeners spark spark.body_formats spark.checkpoint spark.columns "
-    "spark.identity spark.mirror spark.offsets spark.options spark.progress spark.servers spark.starting "
-    "spark.taken_away spark.worker_client",
+    "spark": "declarations sizes errors clock tasks frames loops rare_log safe_repr hints bean_methods blocking "
+    "message storage marks protocol remoting client template listeners spark spark.body_formats "
+    "spark.checkpoint spark.columns spark.identity spark.mirror spark.offsets spark.options spark.progress "
+    "spark.servers spark.starting spark.taken_away spark.worker_client",
     "boot": "durations sizes errors clock tasks frames hints loops own_failures safe_repr",
     "autoconfigure": "declarations durations sizes errors clock tasks hints safe_repr own_failures blocking "
     "loops message marks protocol remoting client template listeners spark boot storage local_servers embedded "

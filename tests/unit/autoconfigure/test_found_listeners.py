@@ -172,6 +172,38 @@ class Desk:
     ]
 
 
+@pytest.mark.parametrize(("mark", "count"), [("", 0), ("    @rocketmq_listener(topic='x', consumer_group='own')\n", 1)])
+def test_a_class_that_no_bean_is_of_may_be_below_that_of_one(service: ServiceMaker, mark: str, count: int) -> None:
+    """A factory may make an object of it; what is marked in it is missed."""
+    source = f"""
+class Desk:
+    @rocketmq_listener(topic="orders", consumer_group="orders")
+    async def on_order(self, order: Order) -> None: ...
+class Night(Desk):
+{mark}    async def on_order(self, order: Order) -> None: ...
+@bean
+def desk() -> Desk: return Night()
+"""
+    module = service(HEAD + source, SETTINGS)
+    if not count:
+        assert [name for _, name, *_ in planned(module)] == ["Desk.on_order"]
+        return
+    assert refused(module) == ["listener Night.on_order is a method of Night, and there is no such bean"]
+
+
+def test_methods_in_the_place_of_marked_ones_of_no_bean_are_refused(service: ServiceMaker) -> None:
+    source = """
+class Desk:
+    @rocketmq_listener(topic="orders", consumer_group="orders")
+    async def on_order(self, order: Order) -> None: ...
+class Night(Desk):
+    async def on_order(self, order: Order) -> None: ...
+"""
+    assert refused(service(HEAD + source, SETTINGS)) == [
+        f"listener {name}.on_order is a method of {name}, and there is no such bean" for name in ("Desk", "Night")
+    ]
+
+
 def test_marked_methods_of_a_class_inside_of_another_are_refused(service: ServiceMaker) -> None:
     source = """
 class Desk:

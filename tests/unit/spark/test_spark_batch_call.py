@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 from rocketbox.clock import RealClock
 from rocketbox.errors import ClientStateError, HandlerError
 from rocketbox.spark.batch import SparkBatch
-from rocketbox.spark.batch_call import BatchCall, FunctionEndedError
+from rocketbox.spark.batch_call import OWNER, BatchCall, FunctionEndedError
 from rocketbox.spark.deliveries import Delivery
 from rocketbox.spark.listener_options import SparkListenerOptions
 from rocketbox.spark.query_options import OnInvalidBody, RowForm
@@ -36,18 +36,19 @@ MINUTE = 60.0
 NO_ROWS: Any = SimpleNamespace(sparkSession=None, columns=[], toArrow=None)
 
 
-def batch_call(function: Any) -> BatchCall:
+def batch_call(function: Any, bean: object = None, owner: type | None = None) -> BatchCall:
     delivery = Delivery(
         label="f", where="app.py:1", group="g", schema=None, as_=RowForm.SPARK, on_invalid=OnInvalidBody.COLUMN,
         clock=RealClock(),
     )  # fmt: skip
     options = SparkListenerOptions(topic="orders", group="g", checkpoint="c")
-    return BatchCall(options, read_spark_signature(function), beans={}, delivery=delivery)
+    beans = {} if owner is None else {OWNER: lambda: bean}
+    return BatchCall(options, read_spark_signature(function, owner=owner), beans=beans, delivery=delivery)
 
 
-async def call(function: Any) -> Any:
-    """What the function returns, called on a thread of its own as Spark does it."""
-    calling = batch_call(function)
+async def call(function: Any, bean: object = None, owner: type | None = None) -> Any:
+    """What the function returns, or the method of the bean, called on a thread of its own as Spark does it."""
+    calling = batch_call(function, bean, owner)
     ended: Future[Any] = Future()
     async with BlockingPortal() as portal:  # would put what is raised inside into a group
         try:
@@ -118,6 +119,24 @@ async def test_what_a_call_gives_to_await_is_awaited(by: str) -> None:
         assert await call({"decorator": traced(fills), "object": lake, "def": returns}[by]) == "filled"
     of_loop, of_batch = lake.threads
     assert of_loop == threading.current_thread().name != of_batch
+
+
+class Sea(Lake):
+    def fill(self, rows: DataFrame, batch: SparkBatch) -> Any:
+        return f"{threading.current_thread().name} filled it"
+
+
+class Ocean(Sea):
+    async def fill(self, rows: DataFrame, batch: SparkBatch) -> str:
+        return f"{threading.current_thread().name} filled another"
+
+
+async def test_a_method_is_that_of_the_object_that_is_the_bean() -> None:
+    here = threading.current_thread().name
+    assert await call(Lake.fill, Lake(), Lake) == "filled"
+    by_thread = await call(Lake.fill, Sea(), Lake)
+    assert (by_thread.endswith("filled it"), here in by_thread) == (True, False)
+    assert await call(Lake.fill, Ocean(), Lake) == await call(Sea.fill, Ocean(), Sea) == f"{here} filled another"
 
 
 async def waits(rows: DataFrame) -> None:
