@@ -20,7 +20,7 @@ from importlib.metadata import EntryPoint
 from types import ModuleType
 from typing import Any
 
-from rocketbox.boot.installed import Installed, installed, name_and_version
+from rocketbox.boot.installed import Installed, installed, name_and_origin
 from rocketbox.boot.marks import bean_mark, properties_prefix
 from rocketbox.errors import ConfigurationError, Finding
 
@@ -86,7 +86,7 @@ def discover_autoconfigurations(exclude: Collection[str] = ()) -> list[Autoconfi
     found: dict[tuple[str, str, str], EntryPoint] = {}  # an editable installation may be listed twice
     for each in there:
         for point in each.points:
-            found.setdefault((name_and_version(each.distribution)[0], point.name, point.value), point)
+            found.setdefault((name_and_origin(each.distribution)[0], point.name, point.value), point)
     loaded = [load_autoconfiguration(point, exclude) for _, point in sorted(found.items(), key=lambda entry: entry[0])]
     return loaded + [_unreadable(each, each.unreadable, exclude) for each in there if each.unreadable is not None]
 
@@ -97,8 +97,7 @@ def load_autoconfiguration(
     """What one entry point brings; ``of`` is the distribution of one that stands in no metadata."""
     origin, distribution = of or "an unknown distribution", of
     if point.dist is not None:
-        distribution, version = name_and_version(point.dist)
-        origin = f"{distribution} {version}".rstrip()
+        distribution, origin = name_and_origin(point.dist)
     result = AutoconfigurationModule(point.name, origin, point.value, distribution)
     if not set(exclude).isdisjoint(result.names):
         return replace(result, excluded=True)
@@ -126,8 +125,7 @@ def load_autoconfiguration(
 
 def _unreadable(brings: Installed, error: Exception, exclude: Collection[str]) -> AutoconfigurationModule:
     """A distribution whose entry points cannot be read, and may be some of ours; it is excluded by its name."""
-    name, version = name_and_version(brings.distribution)
-    origin = f"{name} {version}".rstrip()
+    name, origin = name_and_origin(brings.distribution)
     result = AutoconfigurationModule(name, origin, "", name)
     if name in exclude:
         return replace(result, excluded=True)

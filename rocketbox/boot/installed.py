@@ -19,7 +19,7 @@ from importlib.metadata import Distribution, EntryPoint, PathDistribution
 
 from rocketbox.clock import RealClock
 
-__all__ = ["Installed", "installed", "name_and_version"]
+__all__ = ["Installed", "installed", "name_and_origin"]
 
 COARSEST_NS = 2_000_000_000  # of the times that file systems keep for changes: FAT's
 
@@ -67,9 +67,10 @@ def installed(group: str) -> list[Installed]:
     return [each for each in counted.values() if each.points or each.unreadable is not None]
 
 
-def name_and_version(distribution: Distribution) -> tuple[str, str]:
-    """As its metadata says. The name is that of its folder, and the version empty, where the metadata has none."""
-    return _said(distribution, "Name") or str(_key(distribution)), _said(distribution, "Version")
+def name_and_origin(distribution: Distribution) -> tuple[str, str]:
+    """Its name, and that with its version, as its metadata says; where that has no name it is the folder's."""
+    name = _said(distribution, "Name") or str(_key(distribution))
+    return name, f"{name} {_said(distribution, 'Version')}".rstrip()
 
 
 def _said(distribution: Distribution, field: str) -> str:
