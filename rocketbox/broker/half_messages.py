@@ -25,7 +25,7 @@ ended.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 
 from rocketbox.broker.half_ages import HalfAges
@@ -106,7 +106,6 @@ class HalfMessages:
         self._unread: dict[int, Exception] = {}  # half messages that could not be read at the start, and why
         self._lacks_marks = False
         self._is_loaded = False
-        self._last_is_unread = False  # the record at the end of the log, after a crash
         store.looks_again.append(lambda: self._is_to_look_again)
         self._uniq_ids = UniqIdGenerator(clock.random)
         self._log = RareLog(_log)
@@ -163,6 +162,10 @@ class HalfMessages:
         """Those that may be checked, or have begun before that, in the order of their queue."""
         found = [half for half in self._open if half.due <= now or half.begun < begun_before]
         return sorted(found, key=lambda half: half.queue_offset)
+
+    def doubtful(self) -> list[Half]:
+        """Those that may have ended, which nobody has looked up yet."""
+        return [half for half in self._open if half.is_doubtful]
 
     def immune(self, placed_before: float) -> list[Half]:
         """Those that lie in one place for long because they are not to be checked yet."""
@@ -324,24 +327,34 @@ class HalfMessages:
         end = self._store.max_offset(TRANS_HALF_TOPIC, 0)
         first = min(self._open.first(end), min(self._unread, default=end), min(self._leaving, default=end), end)
         marks, halves = self._mark_read
-        if first >= halves:
+        if self._keep(TRANS_HALF_TOPIC, first) and first >= halves:
             self._keep(TRANS_OP_HALF_TOPIC, marks)
             self._mark_read = self._store.max_offset(TRANS_OP_HALF_TOPIC, 0), end
-        self._keep(TRANS_HALF_TOPIC, first)
 
-    def _keep(self, topic: str, offset: int) -> None:
+    def _keep(self, topic: str, offset: int) -> bool:
+        """Whether the offset is kept now. Marks that are not read again are those of halves that are not, either."""
         known = self._offsets.get(TRANSACTION_GROUP, topic, 0)
         if known is None or known < offset:
             try:
                 self._offsets.commit(TRANSACTION_GROUP, topic, 0, offset)
             except LimitError as error:  # the next start reads more of them
                 self._log.tell(logging.WARNING, self._clock.monotonic(), "offsets", "%s", error)
+                return False
+        return True
 
-    def _first(self, topic: str) -> int:
-        kept = self._offsets.get(TRANSACTION_GROUP, topic, 0) or 0
-        if kept > self._store.max_offset(topic, 0):  # nobody could have come so far: to read all is right, and slower
-            kept = 0
-        return max(self._store.min_offset(topic, 0), kept)
+    def _first_of(self, topics: Sequence[str]) -> list[int]:
+        """From where on queues are read, by the offsets that are kept.
+
+        Where one is behind the end of its queue they are of another log, or of one that has lost its end: all is read,
+        which is right and slower. They are not kept, for the queue may grow past them.
+        """
+        kept = [self._offsets.get(TRANSACTION_GROUP, topic, 0) or 0 for topic in topics]
+        if any(offset > self._store.max_offset(topic, 0) for topic, offset in zip(topics, kept, strict=True)):
+            kept = [0] * len(topics)
+            for topic in topics:
+                if self._offsets.get(TRANSACTION_GROUP, topic, 0) is not None:
+                    self._offsets.commit(TRANSACTION_GROUP, topic, 0, 0)
+        return [max(self._store.min_offset(topic, 0), offset) for topic, offset in zip(topics, kept, strict=True)]
 
     # --- start -------------------------------------------------------------------------------------------------------
 
@@ -351,8 +364,8 @@ class HalfMessages:
         What cannot be read is told, and keeps nothing else from being found (``half_reading``).
         """
         self.ages.believe_clock()
-        first = self._first(TRANS_HALF_TOPIC)
-        self._mark_read = (self._first(TRANS_OP_HALF_TOPIC), first)
+        first, first_mark = self._first_of((TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC))
+        self._mark_read = (first_mark, first)
         done: set[int] = set()
         unread_marks: dict[int, Exception] = {}
         async for mark in read_queue(self._store, TRANS_OP_HALF_TOPIC, self._mark_read[0], (), unread_marks):
@@ -375,10 +388,9 @@ class HalfMessages:
 
     @property
     def _is_to_look_again(self) -> bool:
-        """Whether this start could not do all that a crash makes necessary, so that the next one has to, too."""
-        is_open = not self._is_loaded or self._owed or self._unread
+        """Whether this start has not done all that a crash makes necessary yet, so that the next one has to, too."""
         return self._is_after_crash and bool(
-            is_open or (self._last_is_unread and any(half.is_doubtful for half in self._open))
+            not self._is_loaded or self._owed or self._unread or any(half.is_doubtful for half in self._open)
         )
 
     def end(self) -> None:
@@ -435,11 +447,10 @@ class HalfMessages:
             half = self._open.at_log_offset(prepared)
             if half is None or prepared == last_record or (before := await self._store.read_record(prepared)) is None:
                 return
-            if not takes_place_of(last, decode_message(before, decompress=False)[0]):  # 0 may be an offset, or nothing
+            if not takes_place_of(last, decode_message(before, decompress=False)[0]):
                 return
         except (OSError, RemoteProtocolError) as error:
             _log.error("the last record, or the half message that it names, cannot be read: %s", error)
-            self._last_is_unread = True
             return
         self.forget(half)
         self._owed.append(half.queue_offset)

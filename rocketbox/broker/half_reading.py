@@ -96,10 +96,8 @@ async def has_successor(store: MessageStore, half: MessageExt) -> bool:
     for topic in topics:
         for record in (await store.query_keys(topic, key, MOST_OF_ONE_KEY, 0, LATEST_MS)).records:
             other = decode_message(record, decompress=False)[0]
-            if (
-                other.prepared_transaction_offset == half.commit_log_offset < other.commit_log_offset
-                and takes_place_of(other, half)
-                and (other.topic != TRANS_HALF_TOPIC or is_copy(other))  # where it names 0, it may say nothing
+            if other.prepared_transaction_offset == half.commit_log_offset < other.commit_log_offset and takes_place_of(
+                other, half
             ):
                 return True
     return False

@@ -103,6 +103,8 @@ class TransactionChecks:
         due = self._halves.due(now, now - self._longest)
         for start in range(0, len(due), BATCH):
             await self._check(due[start : start + BATCH])
+        for half in self._halves.doubtful():  # not due yet: until then, a stop would not be one in order
+            await self._open_message(half)
         moved = self._halves.immune(now - MOVED_AFTER)
         for start in range(0, len(moved), BATCH):
             await self._move(moved[start : start + BATCH])
@@ -112,12 +114,10 @@ class TransactionChecks:
         checked: list[tuple[Half, MessageExt]] = []
         end, refused = 0, None
         for half in halves:
+            message = await self._open_message(half)
+            if message is None:
+                continue
             try:
-                message = await self._read(half)
-                if message is None:
-                    continue
-                if await self._halves.has_ended_after_all(half, message):
-                    continue
                 is_over = half.checks >= self._most or await self._halves.ages.is_older(half, message, self._longest)
                 is_due = is_over or await self._halves.ages.is_due(half, message)
             except StoreFailedError:
@@ -157,20 +157,27 @@ class TransactionChecks:
     async def _move(self, halves: Sequence[Half]) -> None:
         end = 0
         for half in halves:
-            try:
-                message = await self._read(half)
-                if message is None or await self._halves.has_ended_after_all(half, message):
-                    continue
-            except StoreFailedError:
-                raise
-            except (StoreError, OSError) as error:
-                self._not_read(half, error)
+            message = await self._open_message(half)
+            if message is None:
                 continue
             try:
                 end = self._halves.renew(half, message, checked=False)
             except InvalidMessageError as error:
                 self._not_stored_again(half, error)
         await self._durable(end)
+
+    async def _open_message(self, half: Half) -> MessageExt | None:
+        """The half as it lies in the log; None where it has ended, perhaps before the start, or cannot be had now."""
+        try:
+            message = await self._read(half)
+            if message is None or await self._halves.has_ended_after_all(half, message):
+                return None
+        except StoreFailedError:
+            raise
+        except (StoreError, OSError) as error:
+            self._not_read(half, error)
+            return None
+        return message
 
     def _not_read(self, half: Half, error: Exception) -> None:
         """It may be read in the next round: a transaction is not given up for that."""

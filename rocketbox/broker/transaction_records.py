@@ -112,10 +112,13 @@ def given_up(half: MessageExt) -> StoredMessage:
 
 
 def takes_place_of(record: MessageExt, half: MessageExt) -> bool:
-    """Whether a record, which names the half's commit-log offset, was put in its place."""
+    """Whether a record, which names the half's commit-log offset, was put in its place.
+
+    A half message that is no copy names none: where it says 0, that is nothing, and not the first record of the log.
+    """
     takes = (
         record.topic == TRANS_CHECK_MAX_TIME_TOPIC
-        or record.topic == TRANS_HALF_TOPIC
+        or (record.topic == TRANS_HALF_TOPIC and is_copy(record))
         or record.sys_flag & TRANSACTION_TYPE == COMMIT
     )
     one, other = (find_property(each.raw_properties, b"UNIQ_KEY") for each in (record, half))

@@ -78,7 +78,8 @@ class TransactionHandler:
                 counts = await self._store.read_record(half.log_offset)
                 if counts is None:
                     return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, "the half message that counts is gone")
-                await self._halves.has_ended_after_all(half, decode_message(counts, decompress=False)[0])
+                if await self._halves.has_ended_after_all(half, decode_message(counts, decompress=False)[0]):
+                    await self._halves.find_from_before(*place)  # a copy of it may be open
         except (StoreError, OSError, RemoteProtocolError) as error:  # it is open still, and will be checked
             return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, str(error))
         return self._take(connection, request, header, record)
@@ -131,6 +132,10 @@ class TransactionHandler:
     def _check_half(header: EndTransactionRequestHeader, message: MessageExt) -> None:
         if find_property(message.raw_properties, b"PGROUP") != header.producer_group.encode(errors="replace"):
             raise Refused(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+        said = {each.encode(errors="replace") for each in (header.transaction_id, header.msg_id) if each}
+        if said and (known := find_property(message.raw_properties, b"UNIQ_KEY")) and known not in said:
+            # That one is lost, as by a power failure while the disk is not waited for, and another has its place.
+            raise Refused(ResponseCode.SYSTEM_ERROR, "The half message there is of another transaction")
         if message.queue_offset != header.tran_state_table_offset:
             raise Refused(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
         if message.commit_log_offset != header.commit_log_offset:

@@ -135,7 +135,7 @@ async def open_transactions(
     clock = clock or VirtualClock()
     broker = BrokerOptions(store_path_root_dir=Path(root), store=options, **settings)
     topics = TopicTable(broker, clock, table_file(clock), lambda topic: None)
-    table = OffsetTable(clock, table_file(clock))
+    table = OffsetTable(clock, table_file(clock), most=broker.max_offsets)
     async with MessageStore(root, options, clock=clock, storage=storage) as store:
         if offsets is not None:
             table.load(offsets)

@@ -32,12 +32,13 @@ from tests.support.broker.in_memory import BrokerWire, broker_in_memory
 from tests.support.broker.open_transactions import OpenTransactions, offsets_text, open_transactions
 from tests.support.broker.transaction_requests import COMMIT, ROLL_BACK, UNKNOWN, bodies, end, half
 from tests.support.clocks import VirtualClock, settle
-from tests.support.store.store_tools import WAITING
+from tests.support.store.store_tools import WAITING, FaultyStorage
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
 SMALL = replace(WAITING, mapped_file_size_commit_log=1 << 16)
+QUEUES = (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC)
 
 
 async def test_a_half_message_is_read_when_it_is_committed_and_not_before() -> None:
@@ -644,6 +645,109 @@ async def test_an_offset_that_no_queue_has_come_to_hides_no_transaction() -> Non
         offsets = offsets_text(run)
     async with open_transactions(storage, SMALL, clock=clock, offsets=offsets) as run:
         assert run.open_names() == ["t1"]
+
+
+async def test_offsets_of_a_log_that_is_gone_hide_no_transaction_either_when_its_queue_has_grown_past_them() -> None:
+    """``config/`` may stay where the log was cleared, or restored as it was before."""
+    clock = VirtualClock()
+    async with open_transactions(MemoryStorage(), SMALL, clock=clock) as run:
+        for number in range(5):
+            await run.store.durable(run.begin(f"before {number}"))
+            await run.store.durable(run.end(f"before {number}", commit=True))
+            await settle()
+        await run.checks.round()
+        await run.checks.round()
+        offsets = offsets_text(run)
+        assert [run.offsets.get(TRANSACTION_GROUP, topic, 0) for topic in QUEUES] == [5, 5]
+    storage = MemoryStorage()
+    async with open_transactions(storage, SMALL, clock=clock, offsets=offsets) as run:
+        await run.store.durable(run.begin("open", "CHECK_IMMUNITY_TIME_IN_SECONDS\x01300\x02"))
+        for number in range(6):
+            await run.store.durable(run.begin(f"t{number}"))
+            await run.store.durable(run.end(f"t{number}", commit=True))
+            await settle()
+        await run.checks.round()
+        offsets = offsets_text(run)
+    async with open_transactions(storage, SMALL, clock=clock, offsets=offsets) as run:
+        assert run.open_names() == ["open"]
+
+
+@pytest.mark.parametrize("topic", range(2))
+async def test_of_two_offsets_none_is_believed_where_the_other_one_is_of_another_log(topic: int) -> None:
+    """By marks of the one and half messages of the other whatever has ended would be open."""
+    storage, clock = MemoryStorage(), VirtualClock()
+    async with open_transactions(storage, SMALL, clock=clock) as run:
+        for name in ("t0", "t1"):
+            await run.store.durable(run.begin(name))
+            await run.store.durable(run.end(name, commit=True))
+            await settle()
+        await run.store.durable(run.begin("open"))
+        for number, each in enumerate(QUEUES):
+            run.offsets.commit(TRANSACTION_GROUP, each, 0, 1_000 if number == topic else 2)
+        offsets = offsets_text(run)
+    async with open_transactions(storage, SMALL, clock=clock, offsets=offsets) as run:
+        assert run.open_names() == ["open"]
+        assert [run.offsets.get(TRANSACTION_GROUP, each, 0) for each in QUEUES] == [0, 0]
+
+
+async def test_no_mark_is_passed_over_while_the_offset_of_half_messages_is_one_too_many() -> None:
+    """``max-offsets``: there is room for one of the two."""
+    storage, clock = MemoryStorage(), VirtualClock()
+    async with open_transactions(storage, SMALL, clock=clock, max_offsets=1) as run:
+        for name in ("t0", "t1", "t2"):
+            await run.store.durable(run.begin(name))
+            await run.store.durable(run.end(name, commit=True))
+            await settle()
+            await run.checks.round()
+        await run.checks.round()
+        assert [run.offsets.get(TRANSACTION_GROUP, each, 0) for each in QUEUES] == [3, None]
+        offsets = offsets_text(run)
+    async with open_transactions(storage, SMALL, clock=clock, offsets=offsets) as run:
+        assert run.open_names() == []
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_clock_that_was_wrong_gives_no_transaction_up_at_a_restart_before_anybody_was_asked(when: str) -> None:
+    """It was far behind, or has jumped ahead, and a message has come since: its time looks right."""
+    storage, clock = MemoryStorage(), VirtualClock()
+    clock.wall_is_ahead = -10 * 86_400 if when == "before" else 0
+    async with open_transactions(storage, SMALL, clock=clock) as run:
+        await run.store.durable(run.begin("t0"))
+        await settle()
+        clock.wall_is_ahead = 0 if when == "before" else 10 * 86_400
+        await run.store.durable(run.store.put(StoredMessage("bills", 0, b"x")).end_offset)
+        clock.now += 5
+    async with open_transactions(storage, SMALL, clock=clock) as run:
+        await run.checks.round()
+        await settle()
+        assert (run.given_up(), run.open_names(), run.asked(run.members.member)) == ([], ["t0"], ["t0"])
+
+
+async def test_an_end_of_a_transaction_that_is_lost_ends_none_that_lies_in_its_place() -> None:
+    """As by a power failure while the disk is not waited for, or in a store that is as it was before."""
+    storage, clock = FaultyStorage(), VirtualClock()
+    async with broker_in_memory(storage=storage, clock=clock) as wire:
+        before = FaultyStorage()
+        before.take(storage)
+        lost = await half(wire, "lost")
+    async with broker_in_memory(storage=before, clock=clock) as wire:
+        there = await half(wire, "there")
+        assert {**lost, "msgId": "", "transactionId": ""} == {**there, "msgId": "", "transactionId": ""}, "one place"
+        refused = await end(wire, lost, COMMIT)
+        assert (refused.code, refused.remark) == (1, "The half message there is of another transaction")
+        assert (await end(wire, there, ROLL_BACK)).code == 0
+        assert await bodies(wire) == []
+
+
+@pytest.mark.parametrize(
+    "said", [{"msgId": "t1"}, {"transactionId": "t1"}, {"msgId": "another", "transactionId": "t1"}, {}]
+)
+async def test_an_end_counts_that_says_one_id_of_its_transaction_or_none(said: dict[str, str]) -> None:
+    async with broker_in_memory() as wire:
+        fields = await half(wire, "t1")
+        place = {name: text for name, text in fields.items() if name not in ("msgId", "transactionId")}
+        assert (await end(wire, {**place, **said}, COMMIT)).code == 0
+        assert await bodies(wire) == [b"t1"]
 
 
 async def test_a_half_message_is_taken_only_if_its_checks_can_be_written_to_it() -> None:

@@ -12,6 +12,7 @@ import pytest
 from rocketbox.broker.store.commit_log import CommitLog
 from rocketbox.errors import StoreError
 from rocketbox.protocol.codes import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANSACTION_GROUP
+from rocketbox.protocol.stored_message import StoredMessage
 from rocketbox.storage.memory_storage import MemoryStorage
 from tests.support.broker.in_memory import broker_in_memory
 from tests.support.broker.open_transactions import OpenTransactions, open_transactions
@@ -199,3 +200,98 @@ async def test_a_start_after_a_crash_finds_what_it_has_cut_off(fails: bool) -> N
             assert len(wire.running.halves) == 0
             assert (await end(wire, paid, COMMIT)).code == 1
             assert await bodies(wire) == [b"paid"]
+
+
+async def cut_off(properties: str = "") -> tuple[FaultyStorage, VirtualClock, int]:
+    """What a kill has left that came between the message of t, which is committed, and its mark; where its half is."""
+    storage, clock = FaultyStorage(), VirtualClock()
+    async with open_transactions(storage, SMALL, clock=clock) as run:
+        await run.store.durable(run.begin("t", properties))
+        await settle()
+        (begun,) = run.messages(TRANS_HALF_TOPIC)
+        killed = storage.kept_before_sync("/commitlog/")
+        await run.store.durable(run.end("t", commit=True))
+        (mark,) = run.messages(TRANS_OP_HALF_TOPIC)
+    killed.wipe(LOG, mark.commit_log_offset)
+    return killed, clock, begun.commit_log_offset
+
+
+async def other(run: OpenTransactions) -> None:
+    """Something lies behind what the kill has left."""
+    await run.store.durable(run.begin("other"))
+    await run.store.durable(run.end("other", commit=False))
+
+
+@pytest.mark.parametrize("healed", [False, True], ids=["at the next start", "in this run"])
+async def test_what_a_crash_has_cut_off_is_looked_up_before_a_stop_is_one_in_order(
+    healed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A half message that could not be read, and is not to be checked for long, at every start that is short."""
+    killed, clock, position = await cut_off("CHECK_IMMUNITY_TIME_IN_SECONDS\x01700\x02")
+    bad = [position + BODY]
+    read = CommitLog.read
+
+    def fails_there(log: CommitLog, offset: int, size: int) -> bytes:
+        if any(offset <= each < offset + size for each in bad):
+            raise OSError(errno.EIO, "Input/output error")
+        return read(log, offset, size)
+
+    monkeypatch.setattr(CommitLog, "read", fails_there)
+    async with open_transactions(killed, SMALL, clock=clock) as run:
+        await other(run)
+        if healed:
+            bad.clear()
+            await run.checks.round()
+            await settle()
+            assert run.open_names() == []
+    bad.clear()
+    for _ in range(2):
+        async with open_transactions(killed, SMALL, clock=clock) as run:
+            assert run.store.report is not None
+            assert run.store.report.clean is healed
+            assert [half.is_doubtful for half in run.halves.due(float("inf"))] == [True] * (not healed)
+    async with open_transactions(killed, SMALL, clock=clock) as run:
+        await run.checks.round()
+        await settle()
+        assert (run.open_names(), run.names()) == ([], ["t"])
+    async with open_transactions(killed, SMALL, clock=clock) as run:
+        assert run.store.report is not None
+        assert run.store.report.clean
+        clock.now += 800
+        await run.checks.round()
+        assert (run.asked(run.members.member), run.names()) == ([], ["t"])
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_half_message_that_was_sent_twice_is_no_copy_of_what_the_log_begins_with(is_first: bool) -> None:
+    """Each that is no copy says 0 where a copy says which one it is of."""
+    storage, clock = FaultyStorage(), VirtualClock()
+    async with open_transactions(storage, SMALL, clock=clock) as run:
+        if not is_first:
+            await run.store.durable(run.store.put(StoredMessage("bills", 0, b"x")).end_offset)
+        for body in (b"one", b"two"):
+            await run.store.durable(run.begin("t", body=body))
+        await settle()
+        killed = FaultyStorage()
+        killed.take(storage)
+    async with open_transactions(killed, SMALL, clock=clock) as run:
+        assert run.store.report is not None
+        assert not run.store.report.clean
+        assert run.open_names() == ["t", "t"]
+
+
+async def test_an_end_finds_the_copy_of_a_half_whose_mark_is_damaged() -> None:
+    """Both are open at the start, and the end names the first one."""
+    storage, clock = MemoryStorage(), VirtualClock()
+    async with broker_in_memory(storage=storage, clock=clock) as wire:
+        paid = await half(wire, "paid")
+        clock.now += 60
+        await wire.running.transaction_checks.round()
+        (mark,) = await wire.messages(TRANS_OP_HALF_TOPIC)
+    for name in [name for name in storage.list_directory("/store/config") if name.startswith("consumerOffset")]:
+        storage.remove(f"/store/config/{name}")
+    flip(storage, LOG, mark.commit_log_offset + BODY)
+    async with broker_in_memory(storage=storage, clock=clock) as wire:
+        assert len(wire.running.halves) == 2
+        assert (await end(wire, paid, COMMIT)).code == 0
+        assert (await bodies(wire), len(wire.running.halves)) == ([b"paid"], 0)
