@@ -6,11 +6,12 @@ a test puts a stand-in in its place. Its own method of that name is what is call
 
 from __future__ import annotations
 
+import inspect
 import typing
 from collections.abc import Callable
 from typing import Any
 
-from rocketbox.hints import name_of
+from rocketbox.hints import makes_coroutine, name_of, place_of, plain_function
 
 __all__ = ["BeanMethod"]
 
@@ -21,26 +22,45 @@ class BeanMethod:
     def __init__(self, function: Callable[..., Any], owner: Any) -> None:
         self._function = function
         self._name = _name_of(function, owner)
+        self._fits: type | None = None  # the class of the last bean, whose method is of the same kind
 
     def of(self, bean: Any) -> Callable[..., Any]:
-        """The method, bound to this bean. Raises TypeError for an object that has none of its name."""
+        """The method, bound to this bean.
+
+        Raises TypeError for an object that has none of its name, or one that is called in another way: where it runs,
+        and whether somebody awaits it, was decided by what is marked.
+        """
         if self._name is None:
             bound: Callable[..., Any] = self._function.__get__(bean)
             return bound
         found: Any = getattr(bean, self._name, None)
-        if not callable(found):
-            raise TypeError(
-                f"{name_of(type(bean))} has no method {self._name}, and is in the place of what has the listener "
-                f"{name_of(self._function)}: write one"
-            )
+        if type(bean) is not self._fits:
+            self._check(type(bean), found)
+            self._fits = type(bean)
         method: Callable[..., Any] = found
         return method
+
+    def _check(self, class_: type, found: Any) -> None:
+        marked = f"the listener {name_of(self._function)}"
+        if not callable(found):
+            what = f"{name_of(class_)} has no method {self._name}"
+            raise TypeError(f"{what}, and is in the place of what has {marked}: write one")
+        function = plain_function(found)
+        if not inspect.ismethod(found) or function is plain_function(self._function):
+            return  # a mock, which can be anything, or what was checked at the start
+        wanted = "async def" if makes_coroutine(self._function) else "def"
+        is_generator = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+        if is_generator or makes_coroutine(found) is not makes_coroutine(self._function):
+            kind = "generator" if is_generator else "async def" if wanted == "def" else "def"
+            where = f"{name_of(function)} ({place_of(function)})"
+            raise TypeError(f"{where} is a {kind} in the place of {marked}, which is {wanted}: write it as one")
 
 
 def _name_of(function: Callable[..., Any], owner: Any) -> str | None:
     """Under which name it stands there: mostly its own, else that which a decorator or an assignment has given it."""
     kind = typing.get_args(owner)[0] if typing.get_origin(owner) is typing.Annotated else owner
     bases: tuple[type, ...] = getattr(typing.get_origin(kind) or kind, "__mro__", ())
-    names = {name: None for base in bases for name, member in vars(base).items() if member is function}
+    first = {name: member for base in reversed(bases) for name, member in vars(base).items()}
+    names = [name for name, member in first.items() if member is function]
     own = getattr(function, "__name__", None)
     return own if own in names else next(iter(names), None)

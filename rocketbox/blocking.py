@@ -22,7 +22,7 @@ from typing import Any, Self, TypeVar
 
 import anyio
 import anyio.to_thread
-from anyio.lowlevel import RunVar, checkpoint
+from anyio.lowlevel import RunVar
 
 from rocketbox.calls_from_threads import threads_waiting_for_loops
 from rocketbox.errors import NotStartedError
@@ -46,6 +46,7 @@ Later = Callable[[Callable[[], object]], object]
 
 _later: contextvars.ContextVar[Later | None] = contextvars.ContextVar("later", default=None)
 SHORT_WORK = 8  # threads at most for short work
+LAST_STEPS = 0.05  # seconds at most, mostly some microseconds: of a thread that has ended all of its work
 _of_short_work: RunVar[anyio.CapacityLimiter] = RunVar("rocketbox_short_work")
 _in_use: contextvars.ContextVar[list[WorkerPool | BorrowedThreads] | None] = contextvars.ContextVar(
     "in_use", default=None
@@ -299,8 +300,10 @@ class WorkerPool:
         while self._alive:  # not by joining: a thread that waits in join() would itself keep the process alive
             self._ended = anyio.Event()
             await self._ended.wait()
-        while any(thread.is_alive() for thread in self._threads):  # it has told of its end, and is on its way out
-            await checkpoint()
+        for thread in self._threads:  # each has told of its end, and has its last steps before it
+            thread.join(LAST_STEPS)
+            if thread.is_alive():  # what it kept for itself takes its time to end: nobody waits for that
+                break
         if self._listed_in is not None:
             self._listed_in.remove(self)
 

@@ -45,11 +45,15 @@ SPARK_LIBRARIES = ("pyspark", "pyarrow", "pandas")
 
 @dataclass(frozen=True)
 class Marked:
-    """An object with marks; for a marked method, ``owner`` is the hint of the bean that it is called on."""
+    """An object with marks; for a marked method, ``owner`` is the hint of the bean that it is called on.
+
+    ``name`` is that under which a method stands in its class.
+    """
 
     target: Any
     marks: tuple[object, ...]
     owner: Any = None
+    name: str = ""
 
 
 def class_of(hint: Any) -> type | None:
@@ -195,9 +199,12 @@ def listeners_in(modules: Iterable[ModuleType], beans: Mapping[Any, Any], attrib
             if marks := _own_marks(target, attribute):
                 yield Marked(target, marks)
         elif not any(target in getattr(class_, "__mro__", ()) for _, class_ in classes):
-            is_one = any(class_ in target.__mro__ for _, class_ in classes)
+            beans_above = [class_ for _, class_ in classes if class_ in target.__mro__]
             for marked in _marked_methods(target, target, attribute, told, inherited=False):
-                if marked.owner is None or not is_one or _own_marks(marked.target, attribute):
+                is_of_bean = any(
+                    marked.name in _marked_names(base, attribute) for above in beans_above for base in above.__mro__
+                )
+                if not is_of_bean or _own_marks(vars(target)[marked.name], attribute):
                     yield marked
     for hint, class_ in classes:
         if isinstance(class_, type):
@@ -220,16 +227,17 @@ def _marked_methods(
         if not marks or member is None:  # on = None switches it off
             continue
         if not (callable(member) or hasattr(member, "__func__")):
-            if _own_marks(member, attribute) and not _is_another_way(member, class_, attribute):
-                raise ConfigurationError(_no_method(class_, name, member))
+            hides_one = any(_own_marks(each, attribute) for each in found[1:])
+            if hides_one or not _is_another_way(member, class_, attribute):
+                raise ConfigurationError(_no_method(class_, name, member, hides_one=hides_one))
             continue
         if not isinstance(member, staticmethod | classmethod) and hasattr(type(member), "__get__"):
-            yield Marked(member, marks, owner)
+            yield Marked(member, marks, owner, name)
             continue
         bound_to = class_ if isinstance(member, classmethod) else None
         if (id(member), bound_to) not in told:  # once, however many beans there are
             told.add((id(member), bound_to))
-            yield Marked(getattr(class_, name), marks)
+            yield Marked(getattr(class_, name), marks, name=name)
 
 
 def _marked_names(class_: type, attribute: str) -> Iterable[str]:
@@ -244,11 +252,14 @@ def _marked_names_there(class_: type, attribute: str) -> tuple[str, ...]:
     return tuple(name for name, member in vars(class_).items() if _own_marks(member, attribute))
 
 
-def _no_method(class_: type, name: str, member: object) -> Finding:
+def _no_method(class_: type, name: str, member: object, *, hides_one: bool) -> Finding:
+    is_what = "stands in the place of a listener" if hides_one else "is marked as a listener"
     return Finding(
-        f"{class_.__qualname__}.{name} is marked as a listener, and is a {type(member).__name__}",
+        f"{class_.__qualname__}.{name} {is_what}, and is a {type(member).__name__}",
         place_of(class_),
-        "write the mark above a def of the class, which may call it",
+        "write a def in its place, which may call it"
+        if hides_one
+        else "write the mark above a def of the class, which may call it",
     )
 
 

@@ -9,7 +9,6 @@ producer; the pool's options and their defaults are those).
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass
@@ -185,9 +184,8 @@ class TransactionContainer:
         binding = HandlerBinding(function.signature, self._beans.provider, self._converter)
 
         async def check(message: MessageExt) -> LocalTransactionState:
-            said = binding.call(binding.arguments(message))
-            state: LocalTransactionState = await said if inspect.isawaitable(said) else said
-            return state
+            said: LocalTransactionState = await binding.call(binding.arguments(message))
+            return said
 
         def check_in_thread(message: MessageExt) -> LocalTransactionState:
             said: LocalTransactionState = binding.call(binding.arguments(message))

@@ -204,7 +204,7 @@ class BatchCall:
         made.about, made.unbegun = None, {}
         token = current_call.set(made)
         try:
-            is_async = inspect.iscoroutinefunction(call)
+            is_async = self._signature.is_async
             result = self._run_async(call, batch, jobs, portal) if is_async else call()
             if not is_async and inspect.isawaitable(result):
                 is_async, result = True, self._await(result, batch, jobs, portal)

@@ -27,7 +27,7 @@ from rocketbox.template.spring_headers import CONTENT_TYPE
 from rocketbox.testing.errors import HarnessError
 from rocketbox.testing.listened import another_object, is_meant
 from rocketbox.testing.observer import Observer
-from rocketbox.testing.records import Batch, Sent, Unreadable
+from rocketbox.testing.records import Batch, Sent, Unreadable, told_error
 
 if TYPE_CHECKING:
     from rocketbox.testing.spark_calls import SparkCalls
@@ -85,7 +85,7 @@ class Batches:
         try:
             result = await self._calls.call(plan, batch, had.query_id)
         except Exception as error:
-            self._seen.note(f"{told}: failed ({type(error).__name__}: {error})")
+            self._seen.note(f"{told}: failed ({told_error(error)})")
             raise
         self._seen.note(f"{told}: done")
         return result

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rocketbox.errors import RocketBoxError
 
-__all__ = ["FrozenTimeError", "HarnessError", "SimulatedError", "StuckError"]
+__all__ = ["EndlessError", "FrozenTimeError", "HarnessError", "SimulatedError", "StuckError"]
 
 
 class HarnessError(RocketBoxError):
@@ -35,6 +35,19 @@ class FrozenTimeError(StuckError):
             self,
             f"the time of the event loop stands still, so that nothing can be waited for in real time: "
             f"{'; '.join(waits)}. Write freeze_time(..., real_asyncio=True), which freezes the time of day alone",
+        )
+
+
+class EndlessError(StuckError):
+    """Messages lead to each other without end, or a task sends them, and all of that at one moment of virtual time."""
+
+    def __init__(self, latest: Sequence[str], seconds: float) -> None:
+        self.waits = tuple(latest)
+        RocketBoxError.__init__(
+            self,
+            f"messages come one after the other without end: for {seconds:.3g} s of real time no virtual time has "
+            f"passed. The last were: {'; '.join(latest)}. Have a handler end that, or a task wait between two "
+            "sends; what only takes long needs a harness that waits longer: Harness(app, patience=60)",
         )
 
 

@@ -260,7 +260,7 @@ class Harness:
             self._host.cancel()
             self._turns.unwatch()
             self._runs, self._over = False, True
-            reported.running.remove(self)
+            reported.left(self)
 
     async def _until_it_stopped(self) -> None:
         pace, stopped, seen = self._pace, self._host.done, self._seen

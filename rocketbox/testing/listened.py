@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,10 +27,16 @@ Asking = tuple[str | None, str | None]
 
 
 def is_meant(asked: Callable[..., Any] | str, function: Callable[..., Any], *names: str) -> bool:
-    """Whether a marked function is asked for: by one of its names, by itself, or as a method of an object or class."""
+    """Whether a marked function is asked for: by one of its names, by itself, or as a method of an object or class.
+
+    The method of an object in the place of a bean is what is called for that which stands under its name above.
+    """
     if isinstance(asked, str):
         return asked in names
-    return getattr(asked, "__func__", asked) is getattr(function, "__func__", function)
+    if getattr(asked, "__func__", asked) is getattr(function, "__func__", function):
+        return True
+    bases = type(asked.__self__).__mro__ if inspect.ismethod(asked) else ()
+    return any(vars(base).get(asked.__name__) is function for base in bases)
 
 
 def is_same(one: Any, other: Any) -> bool:

@@ -342,18 +342,18 @@ class LoopTurns:
         self.loop.set_task_factory(_telling_of_tasks(self._former, started))
         run_in_executor = self.loop.run_in_executor
 
-        def run(executor: Executor | None, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        def run(executor: Executor | None, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
             if executor is not None and not isinstance(executor, ThreadPoolExecutor):
-                return run_in_executor(executor, function, *args)
-            call = for_thread(function)
+                return run_in_executor(executor, func, *args)
+            call = for_thread(func)
             call.future = future = run_in_executor(executor, call, *args)
             in_thread(call)
             return future
 
         self._put = {
             "run_in_executor": run,
-            "call_at": _telling_of_timers(self.loop.call_at, timer),
-            "call_later": _telling_of_timers(self.loop.call_later, timer),
+            "call_at": _telling_of_timers(self.loop.call_at, timer, "when"),
+            "call_later": _telling_of_timers(self.loop.call_later, timer, "delay"),
         }
         own = vars(self.loop)
         self._before = {name: own[name] for name in self._put if name in own}
@@ -395,13 +395,19 @@ def _telling_of_tasks(former: Any, started: Callable[[asyncio.Task[Any]], object
 
 
 def _telling_of_timers(
-    set_timer: Callable[..., asyncio.TimerHandle], timer: Callable[[Callable[..., object]], Any]
+    set_timer: Callable[..., asyncio.TimerHandle], timer: Callable[[Callable[..., object]], Any], when: str
 ) -> Callable[..., asyncio.TimerHandle]:
-    def set_and_tell(when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
+    """``when`` is what asyncio calls the first parameter, which may be given by its name."""
+
+    def set_and_tell(*given: Any, context: Context | None = None, **named: Any) -> asyncio.TimerHandle:
+        beginning = [*given[:2], *(named.pop(name) for name in (when, "callback")[len(given) :] if name in named)]
+        if named or len(beginning) < 2:
+            return set_timer(*given, context=context, **named)  # as wrong as it is
+        at, callback = beginning
         call = timer(callback)
         if call is None:
-            return set_timer(when, callback, *args, context=context)
-        call.handle = set_timer(when, call, *args, context=context)
+            return set_timer(at, callback, *given[2:], context=context)
+        call.handle = set_timer(at, call, *given[2:], context=context)
         return call.handle  # type: ignore[no-any-return]  # as it is
 
     return set_and_tell
@@ -513,7 +519,9 @@ def frames_of(awaited: Any) -> list[FrameType]:
 def awaited_by(awaited: Any) -> list[tuple[Any, FrameType]]:
     """A coroutine and all that it awaits, each with its frame."""
     found: list[tuple[Any, FrameType]] = []
-    while awaited is not None:
+    seen: set[int] = set()  # an object may lead back to what awaits it
+    while awaited is not None and id(awaited) not in seen:
+        seen.add(id(awaited))
         frame: FrameType | None = _first_of(awaited, *FRAMES)
         inner = None
         if frame is not None:

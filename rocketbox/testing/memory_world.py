@@ -69,7 +69,8 @@ class MemoryWorld:
     def begin(self, seen: Observer, patience: float) -> None:
         """``seen`` is who sees what is done, ``patience`` seconds of real time in which nothing goes on."""
         self._seen = seen
-        self.pace = Pace(self.clock, self._turns, seen.under_way.real_waits, lambda: seen.done, patience)
+        waits, done, latest = seen.under_way.real_waits, lambda: seen.done, seen.latest
+        self.pace = Pace(self.clock, self._turns, waits, done, latest, patience)
 
     @asynccontextmanager
     async def launch(self, launch: Launch, failing: HandlerFaults) -> AsyncIterator[Launch]:

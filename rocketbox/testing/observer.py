@@ -32,16 +32,18 @@ from rocketbox.message import LocalTransactionState, Message, MessageExt, Proper
 from rocketbox.protocol.codes import DLQ_PREFIX
 from rocketbox.protocol.stored_message import decode_message
 from rocketbox.template import MessageConverter
+from rocketbox.testing import reported
 from rocketbox.testing.errors import HarnessError
 from rocketbox.testing.loop_turns import (
     LoopTurns,
 )
-from rocketbox.testing.records import Call, DeadLetter, LogEntry, Outcome, Sent
+from rocketbox.testing.records import Call, DeadLetter, LogEntry, Outcome, Sent, told_error
 from rocketbox.testing.under_way import UnderWay, is_in_a_call
 
 __all__ = ["Observer"]
 
 SIGNALS = (Reject, RetryLater, BatchFailed)
+LATEST = 4  # entries of the log, in a text
 
 
 class PassingClock(Protocol):
@@ -96,6 +98,10 @@ class Observer:
         """Grows with whatever is seen, and with whatever ends."""
         return self._seen + self.under_way.ended
 
+    def latest(self) -> list[str]:
+        """What was seen last."""
+        return [entry.text for entry in self.log[-LATEST:]]
+
     def cluster_of(self, message: MessageExt) -> str | None:
         """The cluster that a message came from to a handler, or was given up in; the main one, if nobody knows."""
         came = ((call.cluster, each) for call in self.calls for each in call.messages)
@@ -116,7 +122,7 @@ class Observer:
 
     def hook_failed(self, what: str, error: Exception) -> None:
         """A hook has raised, which the service logs and survives."""
-        self.note(f"{what} failed ({type(error).__name__}: {error})")
+        self.note(f"{what} failed ({told_error(error)})")
         self.unexpected.append(error)
         self.of_hooks.append(error)
 
@@ -163,7 +169,7 @@ class Observer:
         try:
             result = await self._in_time(call_next(context))
         except BaseException as error:
-            self.note(f"not sent to {_of(cluster)}{context.messages[0].topic}: {type(error).__name__}: {error}")
+            self.note(f"not sent to {_of(cluster)}{context.messages[0].topic}: {told_error(error)}")
             raise
         if context.transaction is not None:
             self._follow(context.transaction, cluster, context.messages[0], result)
@@ -245,6 +251,7 @@ class Observer:
         )
         self._seen += 1
         self.calls.append(call)
+        reported.called(len(self.calls))
         return call
 
     def _end(self, call: Call, context: ConsumeContext, error: BaseException | None, outcomes: Outcomes) -> None:
@@ -281,9 +288,10 @@ class Observer:
                 self._last_error[place] = failure, message.reconsume_times + 1
                 if self._outcome(call, message, failure) is Outcome.DEAD_LETTER:
                     self.given_up[place] = f"what {call.name} has given up, {call.told_keys}"
-        told = {failure for message, failure in failures if is_answer(message, failure)}  # to who has sent a request
-        for each in dict.fromkeys(each for each in call.failures if each is not None):
-            if not isinstance(each, SIGNALS) and not self._was_asked_for(each) and each not in told:
+        # By identity: exceptions of the user's may have no hash, and be equal to others.
+        told = {id(failure) for message, failure in failures if is_answer(message, failure)}  # to who sent a request
+        for each in {id(each): each for each in call.failures if each is not None}.values():
+            if not isinstance(each, SIGNALS) and not self._was_asked_for(each) and id(each) not in told:
                 self.unexpected.append(each)
         self.note(f"{_of(call.cluster)}{call}")
 

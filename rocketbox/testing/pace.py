@@ -13,17 +13,18 @@ blocking functions run in the loop; so the first holds for all of them together.
 ``real_waits``: handlers, scheduled functions, tasks that handlers have started, threads. While one of them waits for
 anything but rocketbox, time stands still and the machine's own passes; when that brings nothing forward for
 ``patience`` seconds, StuckError names each of them and its line. So it is with one that never waits, but asks in each
-turn of the loop (``await asyncio.sleep(0)``): the loop is never idle then.
+turn of the loop (``await asyncio.sleep(0)``): the loop is never idle then. Where something is brought forward without
+end, as by two handlers that send to each other, it comes after some times ``patience``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
 import anyio
 
-from rocketbox.testing.errors import FrozenTimeError, StuckError
+from rocketbox.testing.errors import EndlessError, FrozenTimeError, StuckError
 from rocketbox.testing.loop_turns import MOST_TURNS, LoopTurns, RealWait
 from rocketbox.testing.virtual_clock import VirtualClock
 
@@ -31,6 +32,7 @@ __all__ = ["Pace"]
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.0002, 0.01  # seconds of real time between two looks
 FEW_TURNS = 100  # of the loop, between two moves of time, when it moves whatever goes on
+ENDLESS = 10  # times patience, in which something is always brought forward, and no time moves
 NEVER_WAITS = "a task of this event loop never waits for anything, and runs again in each turn"
 
 
@@ -38,7 +40,10 @@ Done = Callable[[], bool]
 
 
 class Pace:
-    """Moves ``clock`` in the loop of ``turns``. ``progress()`` is something that changes with whatever is done."""
+    """Moves ``clock`` in the loop of ``turns``.
+
+    ``progress()`` is something that changes with whatever is done, ``latest()`` is what was done last, in words.
+    """
 
     def __init__(
         self,
@@ -46,6 +51,7 @@ class Pace:
         turns: LoopTurns,
         real_waits: Callable[[], Iterable[RealWait]],
         progress: Callable[[], object],
+        latest: Callable[[], Sequence[str]],
         patience: float,
     ) -> None:
         self.clock = clock
@@ -55,6 +61,7 @@ class Pace:
         """Whether time moves whatever still goes on in real time."""
         self._real_waits = real_waits
         self._progress = progress
+        self._latest = latest
         self._turn = anyio.Lock()  # two who look whether the loop is idle would keep each other from seeing it
 
     async def settle(self) -> None:
@@ -91,7 +98,8 @@ class Pace:
 
     async def _settle(self, done: Done | None = None) -> None:
         turns = self.turns
-        began, mark, pause = 0.0, None, SHORTEST_PAUSE
+        since = turns.real_time()
+        began, mark, pause = since, None, SHORTEST_PAUSE
         while True:
             idle = await turns.until_idle(FEW_TURNS if self.regardless else MOST_TURNS)
             waits = list(self._real_waits())
@@ -99,6 +107,8 @@ class Pace:
             if (idle and not waits) or self.regardless or (done is not None and done()):
                 return
             now, progress = turns.real_time(), self._progress()
+            if now - since > ENDLESS * self.patience:
+                raise EndlessError(self._latest() or [str(each) for each in waits] or [NEVER_WAITS], now - since)
             if mark != progress:
                 began, mark, pause = now, progress, SHORTEST_PAUSE
             elif now - began > self.patience:
@@ -107,4 +117,5 @@ class Pace:
                 if turns.time_stands_still:
                     raise FrozenTimeError([str(each) for each in waits])
                 await turns.pause(pause)
+                since += turns.real_time() - now  # in which somebody's own work went on, which has an end by itself
                 pause = min(pause * 2, LONGEST_PAUSE)

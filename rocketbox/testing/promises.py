@@ -10,11 +10,14 @@ from __future__ import annotations
 import gc
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from types import BuiltinMethodType, MethodType
 from typing import Any
 
 from rocketbox.testing.loop_turns import awaited_by, frames_of, is_users_frame, real_wait
 
 __all__ = ["Work", "holder_of", "is_held_by"]
+
+METHODS = (MethodType, BuiltinMethodType)
 
 
 @dataclass(eq=False, frozen=True)
@@ -69,8 +72,9 @@ def _times_entered(lock: object, task: Any, awaited: Awaitable[Any] | None) -> i
 def _entered(coroutine: Any) -> Iterator[object]:
     """What a coroutine is inside of: on its stack is what ends it."""
     for each in gc.get_referents(coroutine):
-        if getattr(each, "__name__", "") == "__aexit__":
-            yield getattr(each, "__self__", None)
+        # Others are asked nothing: the user's own locals are among them, and some answer to any name.
+        if type(each) in METHODS and each.__name__ == "__aexit__":
+            yield each.__self__
 
 
 def _work(task: Any, awaited: Awaitable[Any] | None) -> Any:

@@ -14,12 +14,23 @@ from typing import Any, TypeVar, overload
 
 from rocketbox.message import Message, MessageExt, SendResult
 from rocketbox.protocol.stored_message import StoredMessage
-from rocketbox.safe_repr import also_when_unmade
+from rocketbox.safe_repr import also_when_unmade, one_line, safe_str
 from rocketbox.template import MessageConverter
 from rocketbox.template.content_types import read_payload
 from rocketbox.template.spring_headers import CONTENT_TYPE
 
-__all__ = ["Batch", "Call", "DeadLetter", "LogEntry", "Outcome", "Sent", "SentMessages", "Unreadable", "shown"]
+__all__ = [
+    "Batch",
+    "Call",
+    "DeadLetter",
+    "LogEntry",
+    "Outcome",
+    "Sent",
+    "SentMessages",
+    "Unreadable",
+    "shown",
+    "told_error",
+]
 
 T = TypeVar("T")
 SHOWN = 120  # characters of a body in texts
@@ -226,7 +237,7 @@ class Call:
         if len(self.messages) > 1:
             told += f", {len(self.messages)} messages"
         told += f": {self.outcome.value}"
-        return told + (f" ({type(self.error).__name__}: {self.error})" if self.error is not None else "")
+        return told + (f" ({told_error(self.error)})" if self.error is not None else "")
 
 
 @dataclass(frozen=True)
@@ -251,11 +262,16 @@ class DeadLetter:
         return read
 
     def __str__(self) -> str:
-        why = f"{type(self.why).__name__}: {self.why}" if self.why is not None else "nobody told why"
+        why = told_error(self.why) if self.why is not None else "nobody told why"
         return f"{self.group}: dead letter after {self.attempts} attempts ({why})  {shown(self.body)}"
 
 
+def told_error(error: BaseException) -> str:
+    """What a handler has raised, for people: whatever an exception of the user's can say of itself."""
+    return f"{type(error).__name__}: {safe_str(error)}"
+
+
 def shown(body: bytes) -> str:
-    """The beginning of a body, for people."""
-    text = body[: SHOWN + 1].decode(errors="replace")
+    """The beginning of a body, for people, in one line."""
+    text = one_line(body[: SHOWN + 1].decode(errors="replace"))
     return text if len(text) <= SHOWN else text[:SHOWN] + "..."

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rocketbox.testing.harness import Harness
 
-__all__ = ["begin", "begin_test", "end", "entered", "ran", "root", "running"]
+__all__ = ["begin", "begin_test", "called", "end", "entered", "left", "ran", "root", "running"]
 
 running: list[Harness] = []
 """Those of this process that run, in the order in which they began."""
@@ -22,9 +22,11 @@ root: Path | None = None
 """The root folder of pytest's run."""
 _of_test: list[Harness] | None = None
 _thresholds: tuple[int, int, int] | None = None  # of the garbage collector, before a harness ran
+_set = (0, 0, 0)  # those while one runs
 
 YOUNG = 1  # generations up to this one hold nothing that was imported before the test
 YOUNGEST = 20_000  # objects that come before the youngest generation is collected: a start and a short test make fewer
+CALLS = 50  # of handlers, between two collections of the youngest generation
 TO_YOUNG = 50  # collections of the youngest generation before one of the next
 
 
@@ -49,33 +51,49 @@ def begin_test() -> None:
 
 def end() -> None:
     """Nobody asks any more."""
-    global _of_test, _thresholds, root
+    global _of_test, root
     _of_test = root = None
-    if _thresholds is not None and gc.get_threshold() == _keeping_young(_thresholds):  # else somebody else has set them
-        gc.set_threshold(*_thresholds)
-    _thresholds = None
+    _collect_as_before()
 
 
 def entered(harness: Harness) -> None:
     """It begins.
 
-    From the first one on, what a harness is made of is looked at once, by the ``begin_test`` of the next test, which
-    takes all of it away. Nearly all of it lives until then, so that looking at it before is in vain; and what gets old
-    would lead to full collections, each through all that the process has imported.
+    What it is made of is looked at once, by the ``begin_test`` of the next test, which takes all of it away. Nearly all
+    of that lives until then, so that looking at it before is in vain; and what gets old would lead to full collections,
+    each through all that the process has imported.
     """
-    global _thresholds
+    global _thresholds, _set
     running.append(harness)
     if _of_test is None:
         return
     _of_test.append(harness)
     if _thresholds is None:
-        _thresholds = gc.get_threshold()
-        gc.set_threshold(*_keeping_young(_thresholds))
+        _thresholds = youngest, young, old = gc.get_threshold()
+        youngest = max(youngest, YOUNGEST) if youngest else 0  # 0: nothing is collected by itself
+        _set = youngest, max(young, TO_YOUNG), old
+        gc.set_threshold(*_set)
 
 
-def _keeping_young(thresholds: tuple[int, int, int]) -> tuple[int, int, int]:
-    youngest, young, old = thresholds
-    return max(youngest, YOUNGEST) if youngest else 0, max(young, TO_YOUNG), old  # 0: nothing is collected by itself
+def called(times: int) -> None:
+    """A harness has seen so many calls of handlers: what each may have left, as an exception that holds its frames
+    does, is taken away after some of them, for it may be large."""
+    if times % CALLS == 0 and _thresholds is not None and _thresholds[0] and gc.isenabled():
+        gc.collect(0)
+
+
+def left(harness: Harness) -> None:
+    """It has ended."""
+    running.remove(harness)
+    if not running:
+        _collect_as_before()
+
+
+def _collect_as_before() -> None:
+    global _thresholds
+    if _thresholds is not None and gc.get_threshold() == _set:  # else somebody else has set them
+        gc.set_threshold(*_thresholds)
+    _thresholds = None
 
 
 def ran() -> list[Harness]:

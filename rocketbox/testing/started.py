@@ -100,7 +100,7 @@ class TimerCall:
 
 
 class _Taps:
-    """What stands around three methods of Python's, and one of anyio's, while a harness runs.
+    """What stands around three methods and a property of Python's, and a method of anyio's, while a harness runs.
 
     There is no other place that hears of them. Whatever somebody puts around one of them meanwhile, and keeps, passes
     it over afterwards.
@@ -135,7 +135,14 @@ class _Taps:
             in_thread(call)
             return future
 
+        daemon: Any = threading.Thread.daemon
+
+        def said(thread: threading.Thread, is_daemon: bool) -> None:
+            daemon.fset(thread, is_daemon)
+            vars(thread).pop(INHERITED, None)
+
         self._wrap(threading.Thread, "__init__", made)
+        self._wrap(threading.Thread, "daemon", property(daemon.fget, said, doc=daemon.__doc__))
         self._wrap(threading.Thread, "start", tell_and_start)
         self._wrap(ThreadPoolExecutor, "submit", submit_and_tell)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Annotated, Any, Generic, TypeVar
+from unittest.mock import Mock
 
 import pytest
 
@@ -100,3 +101,52 @@ class Closed(Till):
 def test_an_object_without_the_method_is_named(bean: object) -> None:
     with pytest.raises(TypeError, match=r"^Closed has no method sell, .* the listener Desk.sell: write one$"):
         BeanMethod(Desk.sell, Till).of(bean)
+
+
+def test_of_names_that_are_hidden_below_none_is_called() -> None:
+    class Night(Till):
+        sell_by_day = Desk.sell
+
+        def sell(self, item: str) -> str:
+            return f"{item} by night"
+
+    assert BeanMethod(Desk.sell, Night).of(Night())("cup") == "sold cup"
+
+
+class Async(Till):
+    async def sell(self, item: str) -> str:  # type: ignore[override]
+        return item
+
+
+class Generates(Till):
+    def sell(self, item: str) -> Iterator[str]:  # type: ignore[override]
+        yield item
+
+
+class GeneratesAsync(Till):
+    async def sell(self, item: str) -> AsyncIterator[str]:  # type: ignore[override]
+        yield item
+
+
+@pytest.mark.parametrize(
+    ("bean", "kind"), [(Async(), "async def"), (Generates(), "generator"), (GeneratesAsync(), "generator")]
+)
+def test_a_method_that_is_called_in_another_way_is_refused(bean: Till, kind: str) -> None:
+    method = BeanMethod(Desk.sell, Till)
+    for _ in range(2):  # each time
+        with pytest.raises(TypeError, match=rf"\.sell \(.*\) is a {kind} in the place of .* Desk.sell, which is def"):
+            method.of(bean)
+    assert method.of(Till())("cup") == "sold cup"
+
+
+def test_a_def_in_the_place_of_an_async_def_is_refused() -> None:
+    class Back(Async):
+        def sell(self, item: str) -> str:  # type: ignore[override]
+            return item
+
+    with pytest.raises(TypeError, match=r"Back\.sell \(.*\) is a def in the place of .*, which is async def"):
+        BeanMethod(Async.sell, Async).of(Back())
+
+
+def test_what_can_be_anything_is_called() -> None:
+    assert BeanMethod(Async.sell, Async).of(Mock())("cup") is not None

@@ -206,25 +206,37 @@ async def test_who_still_waits_in_line_when_the_pool_closes_is_told() -> None:
 
 async def test_a_pool_that_is_closed_has_no_thread_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread tells of its end before its last steps, which take their time on a busy machine."""
-    live, go_on = WorkerPool._live, threading.Event()
+    live, never = WorkerPool._live, threading.Event()
 
     def lingers(pool: WorkerPool) -> None:
         live(pool)
-        go_on.wait(PATIENCE)
+        never.wait(0.005)
 
     monkeypatch.setattr(WorkerPool, "_live", lingers)
     before = set(threading.enumerate())
+    async with WorkerPool(2, "test") as pool:
+        await pool.run(str)
+    assert set(threading.enumerate()) <= before
 
-    async def let_it_go_on() -> None:
-        for _ in range(100):
-            await anyio.lowlevel.checkpoint()
-        go_on.set()
 
-    async with anyio.create_task_group() as group:
-        async with WorkerPool(2, "test") as pool:
-            await pool.run(str)
-            group.start_soon(let_it_go_on)
-        assert set(threading.enumerate()) <= before
+async def test_a_pool_does_not_wait_for_what_its_threads_kept_for_themselves() -> None:
+    """Such as a connection, which may take long to close: the function itself has ended."""
+    mine, go_on, told = threading.local(), threading.Event(), []
+
+    class Connection:
+        def __del__(self) -> None:
+            told.append(go_on.wait(PATIENCE))
+
+    def connect() -> None:
+        mine.connection = Connection()
+
+    async with WorkerPool(1, "test") as pool:
+        await pool.run(connect)
+        (thread,) = pool._threads
+    assert told == []
+    go_on.set()
+    await anyio.to_thread.run_sync(thread.join)
+    assert told == [True]
 
 
 async def test_a_closed_pool_refuses_work() -> None:

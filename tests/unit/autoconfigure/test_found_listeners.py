@@ -191,6 +191,63 @@ def desk() -> Desk: return Night()
     assert refused(module) == ["listener Night.on_order is a method of Night, and there is no such bean"]
 
 
+@pytest.mark.parametrize("kind", ["staticmethod", "classmethod"])
+def test_functions_of_a_class_below_that_of_a_bean_are_no_listeners_beside_its_own(
+    service: ServiceMaker, kind: str
+) -> None:
+    first = "cls, " * (kind == "classmethod")
+    source = f"""
+class Desk:
+    @{kind}
+    @rocketmq_listener(topic="orders", consumer_group="orders")
+    async def on_order({first}order: Order) -> None: ...
+class Night(Desk):
+    @{kind}
+    async def on_order({first}order: Order) -> None: ...
+@bean
+def desk() -> Desk: return Night()
+"""
+    assert [name for _, name, *_ in planned(service(HEAD + source, SETTINGS))] == ["Desk.on_order"]
+
+
+def test_a_class_below_that_of_a_bean_without_the_listener_is_told_of(service: ServiceMaker) -> None:
+    """The bean's class is not what has it."""
+    source = """
+class Desk: ...
+class Mixin:
+    @rocketmq_listener(topic="orders", consumer_group="orders")
+    async def on_order(self, order: Order) -> None: ...
+class Night(Desk, Mixin):
+    async def on_order(self, order: Order) -> None: ...
+@bean
+def desk() -> Desk: return Night()
+"""
+    assert "listener Night.on_order is a method of Night, and there is no such bean" in refused(
+        service(HEAD + source, SETTINGS)
+    )
+
+
+@pytest.mark.parametrize(
+    "member", ["property(lambda self: None)", "partialmethod(other, 1)", "partialmethod(Desk.on_order)"]
+)
+def test_what_stands_in_the_place_of_a_listener_and_is_no_method_is_refused(service: ServiceMaker, member: str) -> None:
+    source = f"""
+from functools import partialmethod
+class Desk:
+    @rocketmq_listener(topic="orders", consumer_group="orders")
+    async def on_order(self, order: Order) -> None: ...
+@bean
+class Night(Desk):
+    async def other(self, number: int, order: Order) -> None: ...
+    on_order = {member}
+"""
+    with pytest.raises(ConfigurationError) as refusal:
+        service(HEAD + source, SETTINGS).app.check()
+    (finding,) = refusal.value.findings
+    kind = member.partition("(")[0]
+    assert finding.what == f"Night.on_order stands in the place of a listener, and is a {kind}"
+
+
 def test_methods_in_the_place_of_marked_ones_of_no_bean_are_refused(service: ServiceMaker) -> None:
     source = """
 class Desk:

@@ -24,7 +24,7 @@ def anyio_backend() -> object:
 
 async def test_a_broker_with_a_short_time_of_its_own_is_dropped_though_the_scan_slept_longer() -> None:
     clock, network = VirtualClock(0), MemoryNetwork()
-    pace = Pace(clock, LoopTurns(), lambda: (), lambda: 0, 1.0)
+    pace = Pace(clock, LoopTurns(), lambda: (), lambda: 0, list, 1.0)
     async with (
         NameServer(clock=clock, network=network) as name_server,
         RemotingClient(clock=clock, network=network) as client,

@@ -278,17 +278,26 @@ def test_that_starts_a_service(loads_modules):
         assert bool(gc.get_threshold()[0]) is bool({youngest}), "it collects by itself as before"
         assert loads_modules or collected == []
         assert loads_modules or all(each is not harness for each in gc.get_objects(2)), "it is old"
+    assert gc.get_threshold() == ({youngest}, 10, 10)
 
 def test_behind_it():
     assert 1 in collected
     assert former[-1]() is None
+
+def test_with_many_messages():
+    with Harness(app) as harness:
+        collected.clear()
+        for _ in range(60):
+            harness.blocking.send("orders", {{"item": "lamp"}})
+        harness.blocking.drain()
+        assert (0 in collected) is bool({youngest}), "what handlers leave may be large"
 """
 
 
 @pytest.mark.parametrize("youngest", [300, 0])  # 0: nothing is collected by itself
 def test_what_a_test_has_started_is_collected_once_and_the_collector_is_left_as_it_was(run: Run, youngest: int) -> None:
     done = run(AGES.format(youngest=youngest))
-    assert "3 passed" in done.stdout, done.stdout + done.stderr
+    assert "4 passed" in done.stdout, done.stdout + done.stderr
     assert f"at the end ({youngest}, 10, 10)" in done.stdout, done.stdout
 
 

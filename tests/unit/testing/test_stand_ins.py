@@ -40,7 +40,7 @@ class Special(Desk):
     def give(self, item: str) -> None:
         self.saw.append(f"{item} given by another")
 
-    def owes(self, item: str) -> LocalTransactionState:  # in a stand-in it may be a def
+    async def owes(self, item: str) -> LocalTransactionState:
         return LocalTransactionState.COMMIT
 
 special = Special()
@@ -73,6 +73,8 @@ async def test_the_bean_of_a_factory_may_be_of_a_subclass(service: ServiceMaker)
         await both(harness)
         assert sorted(shop.special.saw) == ["cup given by another", "cup sold by another"]
         assert await begun(harness) == ["cup"]
+        for handler in (shop.Desk.sell, shop.special.sell, harness.app.get(shop.Desk).sell, "Desk.sell"):
+            assert [call.outcome for call in harness.calls(handler)] == [Outcome.CONSUMED]
 
 
 async def test_what_takes_the_place_of_a_bean_for_a_while_is_called_with_its_own_methods(service: ServiceMaker) -> None:

@@ -299,7 +299,7 @@ async def test_what_a_thread_asks_of_the_loop_with_its_last_breath_is_done() -> 
             turns.call_soon(lambda: done.append("done"))
         return []
 
-    await Pace(VirtualClock(0), turns, real_waits, lambda: len(done), 5).settle()
+    await Pace(VirtualClock(0), turns, real_waits, lambda: len(done), list, 5).settle()
     assert done == ["done"]
 
 

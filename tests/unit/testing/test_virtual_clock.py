@@ -16,7 +16,7 @@ STEPS = [(0.1, 1.237), (0.4, 0.937), (0.1, 0.2), (0.1, 1.8), (2.2, 0.1), (0.7, 0
 
 
 def pace_of(clock: VirtualClock) -> Pace:
-    return Pace(clock, LoopTurns(), lambda: (), lambda: 0, 5)
+    return Pace(clock, LoopTurns(), lambda: (), lambda: 0, list, 5)
 
 
 async def sleep_twice(clock: VirtualClock, first: float, second: float, woken: list[float]) -> None:
