@@ -73,12 +73,16 @@ class HalfAges:
         Raises StoreError, OSError when its first half has to be read for that, and cannot be.
         """
         now = self._clock.monotonic()
-        seen = now - max(half.begun, self._started[0])
-        if seen <= seconds and not half.checks:
-            return False  # what only the times of records tell may be wrong: somebody is asked first
         if now - half.begun > seconds:
             await self.find(half, message)
         return now - half.begun > seconds
+
+    def is_seen(self, half: Half, seconds: float) -> bool:
+        """Whether this run has seen by itself that a transaction is open for longer than that, or somebody was asked.
+
+        Else its age is what the times of records say, which may be wrong: somebody is asked before it is given up.
+        """
+        return half.checks > 0 or self._clock.monotonic() - max(half.begun, self._started[0]) > seconds
 
     async def is_due(self, half: Half, message: MessageExt) -> bool:
         """Whether a transaction whose ``due`` has come may be checked; ``message`` is its half.

@@ -118,8 +118,10 @@ class TransactionChecks:
             if message is None:
                 continue
             try:
-                is_over = half.checks >= self._most or await self._halves.ages.is_older(half, message, self._longest)
-                is_due = is_over or await self._halves.ages.is_due(half, message)
+                ages = self._halves.ages
+                is_old = await ages.is_older(half, message, self._longest)
+                is_over = half.checks >= self._most or (is_old and ages.is_seen(half, self._longest))
+                is_due = is_over or is_old or await ages.is_due(half, message)
             except StoreFailedError:
                 raise
             except (StoreError, OSError) as error:

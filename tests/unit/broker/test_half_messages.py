@@ -805,6 +805,25 @@ async def test_no_immunity_keeps_a_transaction_for_longer_than_messages_are_kept
         assert run.checks.asked == 0
 
 
+async def test_a_restart_keeps_no_transaction_that_is_immune_for_longer_than_messages_are_kept() -> None:
+    """How old it is only its record says then: somebody is asked first."""
+    storage, clock = MemoryStorage(), VirtualClock()
+    options = replace(SMALL, file_reserved_time="3h")
+    async with open_transactions(storage, options, clock=clock) as run:
+        await run.store.durable(run.begin("t0", "CHECK_IMMUNITY_TIME_IN_SECONDS\x01999999999\x02"))
+        await settle()
+        clock.now += 10_700
+        await run.store.durable(run.store.put(StoredMessage("bills", 0, b"x")).end_offset)
+    async with open_transactions(storage, options, clock=clock) as run:
+        await run.checks.round()
+        assert (run.given_up(), run.checks.asked, run.open_names()) == ([], 0, ["t0"])
+        clock.now += 200
+        await run.checks.round()
+        assert (run.given_up(), run.checks.asked, run.open_names()) == ([], 1, ["t0"])
+        await run.checks.round()
+        assert (run.given_up(), run.checks.asked, run.open_names()) == (["t0"], 1, [])
+
+
 @pytest.mark.parametrize("starts_anew", [False, True])
 async def test_an_end_counts_that_names_the_first_place_however_often_the_half_was_moved(starts_anew: bool) -> None:
     storage, clock = MemoryStorage(), VirtualClock()
