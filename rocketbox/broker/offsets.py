@@ -21,6 +21,7 @@ from rocketbox.broker.persister import TableFile
 from rocketbox.broker.table_text import encode_entry, table_pieces
 from rocketbox.clock import Clock
 from rocketbox.errors import StoreCorruptError
+from rocketbox.protocol.codes import TRANSACTION_GROUP
 from rocketbox.protocol.loose_json import loads_loose
 from rocketbox.protocol.registration_bodies import DataVersion
 
@@ -93,11 +94,14 @@ class OffsetTable:
         ``end_of`` says where a queue (topic, id) ends.
 
         With ASYNC_FLUSH a group may have consumed, and committed, what a power failure took from the log. Its next
-        messages get these offsets again: a group that goes on behind them would never see them.
+        messages get these offsets again: a group that goes on behind them would never see them. Those of transactions
+        stay: whether they are of this log is judged by both together (``half_messages``).
         """
         count, first = 0, ""
         for key, queues in self._offsets.items():
             topic, _, group = key.partition(SEPARATOR)
+            if group == TRANSACTION_GROUP:
+                continue
             for queue_id, offset in queues.items():
                 end = end_of(topic, queue_id)
                 if offset > end:

@@ -672,6 +672,29 @@ async def test_offsets_of_a_log_that_is_gone_hide_no_transaction_either_when_its
         assert run.open_names() == ["open"]
 
 
+async def test_offsets_of_later_hide_no_transaction_of_a_store_that_was_copied_while_it_was_open() -> None:
+    storage, before, clock = FaultyStorage(), FaultyStorage(), VirtualClock()
+    async with open_transactions(storage, SMALL, clock=clock) as run:
+        await run.store.durable(run.begin("ended"))
+        await run.store.durable(run.end("ended", commit=True))
+        await run.store.durable(run.begin("open"))
+        await settle()
+        before.take(storage)
+        await run.store.durable(run.end("open", commit=True))
+        for number in range(3):
+            await run.store.durable(run.begin(f"t{number}"))
+            await run.store.durable(run.end(f"t{number}", commit=True))
+            await settle()
+        await run.checks.round()
+        await run.checks.round()
+        offsets = offsets_text(run)
+        assert [run.offsets.get(TRANSACTION_GROUP, topic, 0) for topic in QUEUES] == [5, 5]
+    async with open_transactions(before, SMALL, clock=clock, offsets=offsets) as run:
+        assert run.store.report is not None
+        assert not run.store.report.clean
+        assert run.open_names() == ["open"]
+
+
 @pytest.mark.parametrize("topic", range(2))
 async def test_of_two_offsets_none_is_believed_where_the_other_one_is_of_another_log(topic: int) -> None:
     """By marks of the one and half messages of the other whatever has ended would be open."""
