@@ -7,11 +7,10 @@ a test puts a stand-in in its place. Its own method of that name is what is call
 from __future__ import annotations
 
 import inspect
-import typing
 from collections.abc import Callable
 from typing import Any
 
-from rocketbox.hints import makes_coroutine, name_of, place_of, plain_function
+from rocketbox.hints import class_of, makes_coroutine, name_of, place_of, plain_function
 
 __all__ = ["BeanMethod"]
 
@@ -48,18 +47,18 @@ class BeanMethod:
         function = plain_function(found)
         if not inspect.ismethod(found) or function is plain_function(self._function):
             return  # a mock, which can be anything, or what was checked at the start
-        wanted = "async def" if makes_coroutine(self._function) else "def"
-        is_generator = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
-        if is_generator or makes_coroutine(found) is not makes_coroutine(self._function):
-            kind = "generator" if is_generator else "async def" if wanted == "def" else "def"
+        wanted, kind = ("async def" if makes_coroutine(each) else "def" for each in (self._function, found))
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            kind = "generator"
+        if kind != wanted:
             where = f"{name_of(function)} ({place_of(function)})"
             raise TypeError(f"{where} is a {kind} in the place of {marked}, which is {wanted}: write it as one")
 
 
 def _name_of(function: Callable[..., Any], owner: Any) -> str | None:
     """Under which name it stands there: mostly its own, else that which a decorator or an assignment has given it."""
-    kind = typing.get_args(owner)[0] if typing.get_origin(owner) is typing.Annotated else owner
-    bases: tuple[type, ...] = getattr(typing.get_origin(kind) or kind, "__mro__", ())
+    class_ = class_of(owner)
+    bases = () if class_ is None else class_.__mro__
     first = {name: member for base in reversed(bases) for name, member in vars(base).items()}
     names = [name for name, member in first.items() if member is function]
     own = getattr(function, "__name__", None)

@@ -20,6 +20,7 @@ from typing import Any
 
 __all__ = [
     "UnresolvedHintError",
+    "class_of",
     "hint_of",
     "hint_of_method",
     "is_variadic",
@@ -122,6 +123,14 @@ def hint_of(function: Any, parameter: inspect.Parameter) -> Any:
         return resolve_hint(function, parameter.annotation)
     except Exception as error:  # evaluating text can raise anything
         raise UnresolvedHintError(parameter.name, parameter.annotation, str(error)) from error
+
+
+def class_of(hint: Any) -> type | None:
+    """The class that the hint of a bean means."""
+    if typing.get_origin(hint) is typing.Annotated:
+        return class_of(typing.get_args(hint)[0])
+    kind = typing.get_origin(hint) or hint
+    return kind if isinstance(kind, type) else None
 
 
 def hint_of_method(hint: Any, method: Any, owner: Any) -> Any:

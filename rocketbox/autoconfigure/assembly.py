@@ -22,7 +22,7 @@ from rocketbox.autoconfigure.listener_plans import KindPlans, ListenerPlanner, c
 from rocketbox.autoconfigure.loading import Launch, find_others, load, settings_models
 from rocketbox.autoconfigure.own_beans import own_autoconfigurations
 from rocketbox.autoconfigure.properties import RocketBoxProperties, RocketMQProperties, cluster_prefix
-from rocketbox.autoconfigure.scan import Marked, class_of, listeners_in, load_modules, marked_in
+from rocketbox.autoconfigure.scan import Marked, listeners_in, load_modules, marked_in
 from rocketbox.autoconfigure.service import ConverterLookup, LentSecrets, Service, TemplateLookup
 from rocketbox.autoconfigure.unawaited import Suspect, forgotten_awaits
 from rocketbox.autoconfigure.users import PlannedClients
@@ -37,7 +37,7 @@ from rocketbox.boot.overrides import Replacement
 from rocketbox.boot.settings import Settings, SettingsError
 from rocketbox.client.cached_bytes import CachedBytes
 from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.hints import name_of, place_of
+from rocketbox.hints import class_of, name_of, place_of
 from rocketbox.listeners import Beans
 from rocketbox.listeners.registrar import unknown_cluster
 from rocketbox.marks import MARKS, marks_of

@@ -29,7 +29,6 @@ from rocketbox.hints import place_of
 __all__ = [
     "Marked",
     "being_imported",
-    "class_of",
     "home_of",
     "import_finding",
     "listeners_in",
@@ -54,14 +53,6 @@ class Marked:
     marks: tuple[object, ...]
     owner: Any = None
     name: str = ""
-
-
-def class_of(hint: Any) -> type | None:
-    """The class that the hint of a bean means."""
-    if typing.get_origin(hint) is typing.Annotated:
-        return class_of(typing.get_args(hint)[0])
-    kind = typing.get_origin(hint) or hint
-    return kind if isinstance(kind, type) else None
 
 
 def home_of(name: str) -> str:
