@@ -72,6 +72,7 @@ CALLS_BACK = asyncio.Handle._run.__code__
 MAKES_TASKS = frozenset({__file__, str(Path(__file__).with_name("under_way.py"))})
 ResultT = TypeVar("ResultT")
 MOST_TURNS = 10_000  # of the loop, without rest, before one looks what goes on
+LONGEST_TURNS = 0.1  # seconds of real time of them: a turn with thousands of sends takes long
 
 
 class RealWait:
@@ -241,14 +242,19 @@ class LoopTurns:
         self._next: Sized = self._noted if ready is None else ready  # type: ignore[assignment]  # one of the two
 
     async def until_idle(self, turns: int = MOST_TURNS) -> bool:
-        """Return when nothing is left that the loop could run now, and after so many turns; whether it is so.
+        """Return when nothing is left that the loop could run now, and after so many turns or LONGEST_TURNS; whether it
+        is so.
 
         Not so for long is a loop in which somebody polls: ``while not done: await asyncio.sleep(0)``.
         """
+        real_time = self._real.monotonic
+        end = real_time() + LONGEST_TURNS
         for _ in range(turns):
             if not self._next:
                 return True
             await asyncio.sleep(0)
+            if real_time() > end:
+                break
         return not self._next
 
     @property

@@ -87,6 +87,8 @@ class Pace:
         end = self.clock.monotonic() + within
         while not done():
             async with self._turn:
+                if done():  # while others had their turn
+                    break
                 await self._settle(done)
                 if done():
                     break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 
 from rocketbox.testing import Harness, Outcome, StuckError
@@ -153,6 +154,22 @@ async def test_messages_that_lead_to_each_other_without_end_are_named(service: S
     async with Harness(shop.app, patience=0.05) as harness:
         await harness.send("ping", "ball")
         with pytest.raises(StuckError, match=r"without end: .* sent to p[io]ng  ball; .*p[io]ng, attempt 1: consumed"):
+            await harness.drain()
+
+
+SENDS_ON = """
+@app.background_task
+async def noise(template: RocketMQTemplate) -> None:
+    while True:
+        await template.%s
+"""
+
+
+@pytest.mark.parametrize("verb", ['send("noise", 1)', 'send_one_way("noise", 1)', 'send_many("noise", [1] * 50)'])
+async def test_a_background_task_that_sends_without_end_is_named(service: ServiceMaker, verb: str) -> None:
+    shop = service(HEAD + SENDS_ON % verb, SETTINGS)
+    with anyio.fail_after(60), pytest.raises(StuckError, match="without end: .* sent to noise  1; .* wait between"):
+        async with Harness(shop.app, patience=0.05) as harness:
             await harness.drain()
 
 
