@@ -168,7 +168,7 @@ async def noise(template: RocketMQTemplate) -> None:
 @pytest.mark.parametrize("verb", ['send("noise", 1)', 'send_one_way("noise", 1)', 'send_many("noise", [1] * 50)'])
 async def test_a_background_task_that_sends_without_end_is_named(service: ServiceMaker, verb: str) -> None:
     shop = service(HEAD + SENDS_ON % verb, SETTINGS)
-    with anyio.fail_after(60), pytest.raises(StuckError, match="without end: .* sent to noise  1; .* wait between"):
+    with anyio.fail_after(60), pytest.raises(StuckError, match=r"without end: .* sent to noise  1; .* wait between"):
         async with Harness(shop.app, patience=0.05) as harness:
             await harness.drain()
 
