@@ -287,7 +287,11 @@ class Run:
             work.start(name, partial(self._call_hook, name, each))
         for each in hooks.of(HookRole.EVERY):
             name = f"{each.hook.label} ({each.hook.where})"
-            work.repeat(name, each.interval, partial(self._call_hook, name, each))
+            work.repeat(name, each.interval, partial(self._call_scheduled, name, each))
+
+    async def _call_scheduled(self, name: str, planned: PlannedHook) -> None:
+        with self.assembly.service.machine.scheduled_function_called(name):
+            await self._call_hook(name, planned)
 
     async def _call_hook(self, name: str, planned: PlannedHook) -> None:
         """Call what runs in the background, whose failures are logged there."""

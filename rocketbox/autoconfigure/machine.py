@@ -82,6 +82,8 @@ class Machine:
     transaction_listener_called: Callable[[str], AbstractContextManager[object]] = _nothing_around
     """Stands around each call of a transaction listener, in its task, and sees what it raises, which the application
     only logs; given is which one, in words."""
+    scheduled_function_called: Callable[[str], AbstractContextManager[object]] = _nothing_around
+    """Stands around each call of a scheduled function, in its task; given is which one, in words."""
     settings_read: Callable[[Settings], object] = _settings_as_they_are
     """Is told of the settings of a start, before anything of it runs and before what is wrong with it is refused."""
     handler_middleware: tuple[ConsumeMiddleware, ...] = ()

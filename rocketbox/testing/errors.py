@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rocketbox.errors import RocketBoxError
 
-__all__ = ["EndlessError", "FrozenTimeError", "HarnessError", "SimulatedError", "StuckError"]
+__all__ = ["EndlessError", "FrozenTimeError", "HarnessError", "SimulatedError", "StuckError", "UnendingError"]
 
 
 class HarnessError(RocketBoxError):
@@ -23,6 +23,19 @@ class StuckError(HarnessError, TimeoutError):
         super().__init__(
             f"nothing has gone on for {seconds:g} s{stands_still}: {'; '.join(waits)}. Give the handler something that "
             "answers (beans=...), or let the harness wait longer: Harness(app, patience=60)"
+        )
+
+
+class UnendingError(StuckError):
+    """One handler, or something else that is waited for, goes on in real time without coming to its end."""
+
+    def __init__(self, waits: Sequence[str], seconds: float) -> None:
+        self.waits = tuple(waits)
+        RocketBoxError.__init__(
+            self,
+            f"it has not come to its end in {seconds:.3g} s of real time, in which no virtual time passes: "
+            f"{'; '.join(waits)}. Give the handler something that answers (beans=...); what only takes long needs a "
+            "harness that waits longer: Harness(app, patience=60)",
         )
 
 

@@ -36,7 +36,7 @@ from rocketbox.testing.changes import Changes
 from rocketbox.testing.errors import HarnessError, StuckError
 from rocketbox.testing.faults import BrokerFaults, ClusterFaults, DiskFaults, HandlerFaults, HandlerHandle
 from rocketbox.testing.listened import Listened, is_meant
-from rocketbox.testing.loop_turns import LoopTurns
+from rocketbox.testing.loop_turns import LoopTurns, users_line
 from rocketbox.testing.memory_world import MemoryWorld
 from rocketbox.testing.missed_settings import missed_settings
 from rocketbox.testing.observer import Observer
@@ -56,6 +56,7 @@ PATIENCE_AT_THE_END = 1.0  # the same, when the service is being stopped
 AFTER_FAULTS = 60.0  # seconds of virtual time after which clients have got over a fault
 LONGEST_STOP = 600.0  # seconds of virtual time in which a service stops, whatever goes on in real time
 LONGEST_DRAIN = 3600.0  # seconds of virtual time in which handlers that wait for it come to an end
+LONGEST_START = 3600.0  # seconds of virtual time in which the service starts
 HOW_TO_START = "use it inside 'async with', or inside 'with' in a plain function"
 
 
@@ -207,9 +208,13 @@ class Harness:
         self._host = self._turns.start(self._run(), f"harness of {self.app.name}")
         self._seen.under_way.others.append(self._host)
         try:
-            await self._pace.until(lambda: self._runs or self._host.done())
+            started = await self._pace.until(lambda: self._runs or self._host.done(), LONGEST_START)
             if self._host.done():
                 await self._host
+            if not started:
+                line = users_line(self._host.get_coro())
+                at = f" at {line}" if line else ""
+                raise StuckError([f"the start of {self.app.name} waits for rocketbox{at}"], self._patience)
             self._offsets_before.update(world.offsets_before)
         except BaseException as error:
             if missed:
@@ -238,15 +243,17 @@ class Harness:
         if not self._host.done():  # whatever is left swallows its cancellation
             left = [str(each) for each in self._seen.under_way.real_waits()]
             raise StuckError(left or [f"the stop of {self.app.name}"], self._pace.patience)
-        await self._host
-        if error is not None:
-            return  # that is what the test is told
         if self._ended_by_force:
+            if error is not None:
+                return  # that is what the test is told
             raise HarnessError(
                 f"it went on although it was cancelled at the end, and was ended by force: "
                 f"{'; '.join(self._ended_by_force)}. In production it would hold up the stop of the service: have it "
                 "raise the CancelledError that it catches again"
-            )
+            ) from (None if self._host.cancelled() else self._host.exception())
+        await self._host
+        if error is not None:
+            return
         if self._failures == "raise":
             _raise_all(f"hooks of {self.app.name} have failed", self._seen.of_hooks)
 
@@ -268,23 +275,29 @@ class Harness:
             self._host.cancel()  # what still starts does not hear of the end
         pace.patience = min(self._patience, PATIENCE_AT_THE_END)
         with suppress(StuckError):
-            await pace.until(stopped)
+            await pace.until(stopped, LONGEST_STOP)
         if seen.under_way.running:
             pace.regardless = True
             await pace.until(lambda: stopped() or not seen.under_way.running, LONGEST_STOP)
-            self._ended_by_force += seen.under_way.end_by_force()
-            if self._ended_by_force:
-                seen.note(f"ended by force, for it swallows its cancellation: {'; '.join(self._ended_by_force)}")
+            self._note_forced(seen.under_way.end_by_force())
             await pace.until(lambda: stopped() or not seen.under_way.running, LONGEST_STOP)
             pace.regardless = False
         pace.patience = self._patience
         with suppress(StuckError):
-            await pace.until(stopped)
+            await pace.until(stopped, LONGEST_STOP)
         pace.regardless = True
         if not await pace.until(stopped, LONGEST_STOP):
             self._host.cancel()
             await pace.until(stopped, LONGEST_STOP)
-        await self._turns.end(seen.under_way.take_left(), PATIENCE_AT_THE_END)  # as the end of a process does
+        left = self._turns.tasks_called(f"{self.app.name} in the background: ")
+        left += [] if stopped() else [self._host]  # at a hook
+        self._note_forced(seen.under_way.end_tasks_by_force(left))
+        await self._turns.end([*left, *seen.under_way.take_left()], PATIENCE_AT_THE_END)  # as the end of a process does
+
+    def _note_forced(self, ended: Sequence[str]) -> None:
+        if ended:
+            self._ended_by_force += ended
+            self._seen.note(f"ended by force, for it swallows its cancellation: {'; '.join(ended)}")
 
     async def _run(self) -> None:
         config, profiles, settings, beans, hooks = self._launch

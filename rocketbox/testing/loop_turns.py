@@ -44,8 +44,10 @@ __all__ = [
     "RealWait",
     "ThreadCall",
     "awaited_by",
+    "close_in",
     "frames_of",
     "is_call_of_ours",
+    "is_in_thread_of_anyios",
     "is_ours",
     "is_users_frame",
     "is_users_own",
@@ -53,6 +55,7 @@ __all__ = [
     "line_of_thread",
     "real_wait",
     "users_coroutine",
+    "users_line",
     "waits_for_rocketbox",
 ]
 
@@ -67,6 +70,7 @@ WAITS_FOR_ONE = frozenset({asyncio.wait_for.__code__, asyncio_tasks._cancel_and_
 LEAVES_A_GROUP = frozenset({"__aexit__", "_aexit"})
 DRIVES_BY_HAND = frozenset({_resumed.__code__})  # it passes on what the handler waits for
 IN_THREADS = frozenset({WorkerPool.run.__code__, _in_a_thread.__code__, look_blocking.__code__, LookUps.find.__code__})
+IN_A_THREAD = "run_sync_in_worker_thread"  # of anyio's backend
 TELL_OF_AN_END = frozenset({Future.set_result.__code__, Future.set_exception.__code__})
 CALLS_BACK = asyncio.Handle._run.__code__
 MAKES_TASKS = frozenset({__file__, str(Path(__file__).with_name("under_way.py"))})
@@ -76,11 +80,15 @@ LONGEST_TURNS = 0.1  # seconds of real time of them: a turn with thousands of se
 
 
 class RealWait:
-    """Something that goes on in real time: what it is, and where it waits."""
+    """Something that goes on in real time: what it is, and where it waits.
 
-    def __init__(self, what: str, where: str) -> None:
+    ``of`` is the same as long as it is one call, task or thread; None: several may follow each other.
+    """
+
+    def __init__(self, what: str, where: str, of: object | None = None) -> None:
         self.what = what
         self.where = where
+        self.of = of
 
     def __str__(self) -> str:
         return f"{self.what} waits at {self.where}" if self.where else self.what
@@ -241,21 +249,21 @@ class LoopTurns:
         self._noted = _NextCalls(self.loop) if ready is None else None
         self._next: Sized = self._noted if ready is None else ready  # type: ignore[assignment]  # one of the two
 
-    async def until_idle(self, turns: int = MOST_TURNS) -> bool:
-        """Return when nothing is left that the loop could run now, and after so many turns or LONGEST_TURNS; whether it
-        is so.
+    async def until_idle(self, turns: int) -> int:
+        """Return when nothing is left that the loop could run now, and after so many turns or LONGEST_TURNS; how many
+        turns it were.
 
-        Not so for long is a loop in which somebody polls: ``while not done: await asyncio.sleep(0)``.
+        Never idle is a loop in which somebody polls: ``while not done: await asyncio.sleep(0)``.
         """
         real_time = self._real.monotonic
         end = real_time() + LONGEST_TURNS
-        for _ in range(turns):
+        for made in range(turns):
             if not self._next:
-                return True
+                return made
             await asyncio.sleep(0)
             if real_time() > end:
-                break
-        return not self._next
+                return made + 1
+        return turns
 
     @property
     def is_idle(self) -> bool:
@@ -345,8 +353,17 @@ class LoopTurns:
             self._noted.watch()
         self._started = started
         self._former = self.loop.get_task_factory()
-        self.loop.set_task_factory(_telling_of_tasks(self._former, started))
+        set_task_factory = self.loop.set_task_factory
+
+        def tell(task: asyncio.Task[Any]) -> None:
+            self._started(task)
+
+        set_task_factory(_telling_of_tasks(self._former, tell))
         run_in_executor = self.loop.run_in_executor
+
+        def set_factory(factory: Any) -> None:
+            set_task_factory(_telling_of_tasks(factory, tell))
+            self._former = factory  # which stays
 
         def run(executor: Executor | None, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
             if executor is not None and not isinstance(executor, ThreadPoolExecutor):
@@ -358,6 +375,7 @@ class LoopTurns:
 
         self._put = {
             "run_in_executor": run,
+            "set_task_factory": set_factory,
             "call_at": _telling_of_timers(self.loop.call_at, timer, "when"),
             "call_later": _telling_of_timers(self.loop.call_later, timer, "delay"),
         }
@@ -596,6 +614,31 @@ def is_users_own(function: Any) -> bool:
 def is_users_own_code(code: CodeType) -> bool:
     """Whether it is the user's, and neither of a library nor rocketbox's own."""
     return SITE not in code.co_filename and not code.co_filename.startswith((OWN, *LIBRARIES))
+
+
+def close_in(task: asyncio.Task[Any], coroutine: Coroutine[Any, Any, Any]) -> None:
+    """Close a coroutine that a task is at, as if the task did it: scopes of anyio's are left by who entered them."""
+    here = asyncio.current_task()
+    assert here is not None
+    loop = task.get_loop()
+    asyncio_tasks._leave_task(loop, here)
+    asyncio_tasks._enter_task(loop, task)
+    try:
+        coroutine.close()
+    finally:
+        asyncio_tasks._leave_task(loop, task)
+        asyncio_tasks._enter_task(loop, here)
+
+
+def is_in_thread_of_anyios(awaited: Any) -> bool:
+    """Whether a coroutine waits for a thread of anyio's, which no cancellation gives up unless it is asked for that."""
+    frames = frames_of(awaited)
+    return bool(frames) and frames[-1].f_code.co_filename.startswith(ANYIO) and frames[-1].f_code.co_name == IN_A_THREAD
+
+
+def users_line(awaited: Any) -> str | None:
+    """Where the innermost code of the user's own is, among a coroutine and all that it awaits."""
+    return next((_line_of(frame) for frame in reversed(frames_of(awaited)) if is_users_frame(frame)), None)
 
 
 def users_coroutine(awaited: Any) -> Coroutine[Any, Any, Any] | None:

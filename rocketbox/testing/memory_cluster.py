@@ -59,6 +59,8 @@ class MemoryCluster(EmbeddedServers):
         """What the broker is started with: from the second time on at the address that it had."""
         self._stop = anyio.Event()
         self._task: Any = None
+        self._ended = anyio.Event()  # of the broker that was last
+        self._ended.set()
 
     async def __aenter__(self) -> Self:
         with blocking_in_loop(self._turns.call_soon):
@@ -88,13 +90,15 @@ class MemoryCluster(EmbeddedServers):
 
     async def start_broker(self) -> None:
         """Start it on what it has stored. Raises what its start raises."""
-        begun, self._stop = anyio.Event(), anyio.Event()
+        await self._ended.wait()  # who has stopped it may have been cancelled meanwhile
+        begun, self._stop, self._ended = anyio.Event(), anyio.Event(), anyio.Event()
         self._task = self._turns.start(self._live(begun), f"broker of {self.name or 'the harness'}")
         try:
             await begun.wait()
         except BaseException:  # who is cancelled here is not asked to stop it
             task, self._task = self._task, None
             await self._turns.see_through(self._turns.end([task]), "end of a broker that was to start")
+            self._ended.set()  # also where it never began
             raise
         if self._broker is None:
             task, self._task = self._task, None
@@ -118,6 +122,7 @@ class MemoryCluster(EmbeddedServers):
         finally:
             self._broker = None
             begun.set()
+            self._ended.set()
 
     async def _start_at(self, stack: AsyncExitStack) -> None:
         assert self._at is not None

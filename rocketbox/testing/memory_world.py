@@ -109,6 +109,7 @@ class MemoryWorld:
             handler_middleware=(failing,),
             hook_failed=self._seen.hook_failed,
             transaction_listener_called=self._seen.transaction_listener_called,
+            scheduled_function_called=self._seen.scheduled_function_called,
         )
         ours: dict[str, object] = {f"rocketbox.embedded.{key}": value for key, value in EMBEDDED.items()}
         # Whatever the service says for production, no test reaches a real server by mistake.

@@ -6,7 +6,7 @@ It changes nothing. What it has seen is in ``records``; what goes on meanwhile i
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from math import inf
 from typing import Protocol
 
@@ -15,6 +15,7 @@ import anyio
 from rocketbox.broker.store.dispatcher import Arrival
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.client import ConsumeContext, SendContext
+from rocketbox.client.batches import results_of
 from rocketbox.client.consume import HandlerEndedError
 from rocketbox.client.middleware import (
     ConsumeMiddleware,
@@ -136,6 +137,10 @@ class Observer:
                 self.hook_failed(what, error)
                 raise
 
+    def scheduled_function_called(self, what: str) -> AbstractContextManager[None]:
+        """A scheduled function is called, in the task of its schedule."""
+        return self.under_way.scheduled(what)
+
     # --- middleware --------------------------------------------------------------------------------------------------
 
     def sends_to(self, cluster: str | None) -> SendMiddleware:
@@ -174,8 +179,9 @@ class Observer:
         if context.transaction is not None:
             self._follow(context.transaction, cluster, context.messages[0], result)
             return result
-        for message in context.messages:
-            self._has_sent(cluster, message, result)
+        results = [None] * len(context.messages) if result is None else results_of(result, len(context.messages))
+        for message, its_result in zip(context.messages, results, strict=True):
+            self._has_sent(cluster, message, its_result)
         return result
 
     def _has_sent(self, cluster: str | None, message: Message, result: SendResult | None) -> None:

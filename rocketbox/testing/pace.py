@@ -14,7 +14,8 @@ blocking functions run in the loop; so the first holds for all of them together.
 anything but rocketbox, time stands still and the machine's own passes; when that brings nothing forward for
 ``patience`` seconds, StuckError names each of them and its line. So it is with one that never waits, but asks in each
 turn of the loop (``await asyncio.sleep(0)``): the loop is never idle then. Where something is brought forward without
-end, as by two handlers that send to each other, it comes after some times ``patience``.
+end, as by two handlers that send to each other, or one of those that are waited for never ends, however much goes on
+beside it, it comes after some times ``patience``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from math import inf
 
 import anyio
 
-from rocketbox.testing.errors import EndlessError, FrozenTimeError, StuckError
+from rocketbox.testing.errors import EndlessError, FrozenTimeError, StuckError, UnendingError
 from rocketbox.testing.loop_turns import MOST_TURNS, LoopTurns, RealWait
 from rocketbox.testing.virtual_clock import VirtualClock
 
@@ -32,7 +33,7 @@ __all__ = ["Pace"]
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.0002, 0.01  # seconds of real time between two looks
 FEW_TURNS = 100  # of the loop, between two moves of time, when it moves whatever goes on
-ENDLESS = 10  # times patience, in which something is always brought forward, and no time moves
+ENDLESS = 10  # times patience, in which something is always brought forward, or waited for, and no time moves
 NEVER_WAITS = "a task of this event loop never waits for anything, and runs again in each turn"
 
 
@@ -102,15 +103,19 @@ class Pace:
         turns = self.turns
         since = turns.real_time()
         began, mark, pause = since, None, SHORTEST_PAUSE
+        first_seen: dict[object, float] = {}  # of each that is waited for
         while True:
-            idle = await turns.until_idle(FEW_TURNS if self.regardless else MOST_TURNS)
+            idle = await self._until_idle(since)
             waits = list(self._real_waits())
             idle = idle and turns.is_idle  # a thread may have asked for something and ended since
             if (idle and not waits) or self.regardless or (done is not None and done()):
                 return
             now, progress = turns.real_time(), self._progress()
-            if now - since > ENDLESS * self.patience:
-                raise EndlessError(self._latest() or [str(each) for each in waits] or [NEVER_WAITS], now - since)
+            self._check_ends(since, now)
+            longest = ENDLESS * self.patience
+            for wait in waits:
+                if wait.of is not None and now - first_seen.setdefault(wait.of, now) > longest:
+                    raise UnendingError([str(wait)], now - first_seen[wait.of])
             if mark != progress:
                 began, mark, pause = now, progress, SHORTEST_PAUSE
             elif now - began > self.patience:
@@ -121,3 +126,20 @@ class Pace:
                 await turns.pause(pause)
                 since += turns.real_time() - now  # in which somebody's own work went on, which has an end by itself
                 pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def _until_idle(self, since: float) -> bool:
+        """Whether the loop is idle, which is not looked at for longer than so many turns."""
+        left = FEW_TURNS if self.regardless else MOST_TURNS
+        while left > 0:
+            left -= await self.turns.until_idle(left)
+            if self.turns.is_idle:
+                return True
+            if not self.regardless:
+                self._check_ends(since, self.turns.real_time())
+        return False
+
+    def _check_ends(self, since: float, now: float) -> None:
+        if now - since > ENDLESS * self.patience:
+            raise EndlessError(
+                self._latest() or [str(each) for each in self._real_waits()] or [NEVER_WAITS], now - since
+            )

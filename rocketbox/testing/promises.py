@@ -24,13 +24,15 @@ METHODS = (MethodType, BuiltinMethodType)
 class Work:
     """A task, or a coroutine that is awaited in one: what it is, and who, where others wait for it.
 
-    ``may_hold``: it is code of the service that has begun, and not what waits for the next time to begin.
+    ``of`` is the call or task, the same for as long as it goes on. ``may_hold``: it is code of the service that has
+    begun, and not what waits for the next time to begin.
     """
 
     task: Any
     awaited: Any
     what: str
     who: str
+    of: object
     may_hold: bool = True
 
 

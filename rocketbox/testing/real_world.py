@@ -178,6 +178,7 @@ class RealWorld:
             handler_middleware=(failing,),
             hook_failed=self._seen.hook_failed,
             transaction_listener_called=self._seen.transaction_listener_called,
+            scheduled_function_called=self._seen.scheduled_function_called,
         )
         settings = {**launch.settings, MAIN: self._name_servers[""]}
         launch = replace(launch, settings=settings, machine=machine)

@@ -21,7 +21,9 @@ from rocketbox.blocking import BorrowedThreads, WorkerPool
 from rocketbox.testing.loop_turns import (
     RealWait,
     ThreadCall,
+    close_in,
     is_call_of_ours,
+    is_in_thread_of_anyios,
     is_ours,
     is_users_own,
     is_users_own_code,
@@ -41,10 +43,14 @@ _call: ContextVar[_Running | None] = ContextVar("call of a handler", default=Non
 @dataclass(eq=False)
 class _Running:
     """A call that has begun: the task it runs in, what that awaits of it, and the tasks and calls in threads that it
-    has started."""
+    has started.
 
-    call: Call
+    That of a scheduled function has no :class:`Call`: its task is waited for by itself, what it has started is here.
+    """
+
+    call: Call | None
     task: Any
+    who: str
     awaited: Any = None
     ended: bool = False
     started: set[Any] = field(default_factory=set)
@@ -69,7 +75,7 @@ class UnderWay:
         """How much has ended so far: it grows with whatever does."""
         self._running: dict[Call, _Running] = {}
         self._asked: dict[Any, str] = {}  # transaction listeners that are being asked, by the task that asks
-        self._left: set[_Running] = set()  # calls that have ended, and tasks of theirs have not
+        self._left: set[_Running] = set()  # calls that have ended, and tasks of theirs have not; scheduled functions
 
     @property
     def running(self) -> list[Call]:
@@ -81,7 +87,7 @@ class UnderWay:
         """What has not ended of handlers, their tasks and threads included."""
         found = [f"handler {call.name}" for call in self._running]
         for running in self._left:
-            by = f"handler {running.call.name} has started"
+            by = f"{running.who} has started"
             found += [f"task {task.get_name()!r}, which {by}," for task in list(running.started)]
             found += [f"{call.what} that {by}" for call in list(running.threads) if call.waits_for_loop]
         return found
@@ -95,8 +101,7 @@ class UnderWay:
     @contextmanager
     def call(self, call: Call, task: Any) -> Iterator[Callable[[Any], Any]]:
         """A call of a handler is under way, in a task; what is yielded is to be given what that awaits of it."""
-        running = _Running(call, task)
-        self._running[call] = running
+        running = self._running[call] = _Running(call, task, f"handler {call.name}")
         token = _call.set(running)
 
         def awaiting(awaited: Any) -> Any:
@@ -112,6 +117,19 @@ class UnderWay:
             running.awaited = running.task = None
             if running.started or running.threads:
                 self._left.add(running)
+
+    @contextmanager
+    def scheduled(self, what: str) -> Iterator[None]:
+        """A scheduled function is called: what it starts is waited for as what a handler starts."""
+        running = _Running(None, None, what)
+        self._left.add(running)
+        token = _call.set(running)
+        try:
+            yield
+        finally:
+            _call.reset(token)
+            running.ended = True
+            self._look_whether_all_ended(running)
 
     @contextmanager
     def asking(self, what: str, task: Any) -> Iterator[None]:
@@ -173,16 +191,20 @@ class UnderWay:
         return [f"a send in {task.get_name()!r}" for task in self.sending]
 
     def end_by_force(self) -> list[str]:
-        """End the coroutines of handlers that go on, whatever they do about it; which they are, and where they were."""
-        ended = []
-        for running in list(self._running.values()):
-            coroutine = users_coroutine(running.awaited)
-            if coroutine is not None:
-                where = real_wait(running.task, running.awaited) or "a send"
-                ended.append(f"handler {running.call.name}, for {running.call.told_keys}, at {where}")
-                with suppress(RuntimeError):  # it has ignored even that
-                    coroutine.close()
-        return ended
+        """End the coroutines of handlers that go on, whatever they do about it; which they are, and where they were.
+
+        Who waits for a thread of anyio's is not among them: that has no other end.
+        """
+        told = (
+            _end_by_force(running.task, running.awaited, f"{running.who}, for {call.told_keys},")
+            for call, running in list(self._running.items())
+        )
+        return list(filter(None, told))
+
+    @staticmethod
+    def end_tasks_by_force(tasks: Sequence[Any]) -> list[str]:
+        """The same for tasks."""
+        return list(filter(None, [_end_by_force(task, task.get_coro(), task.get_name()) for task in tasks]))
 
     def take_left(self) -> list[Any]:
         """The tasks that handlers have started and that go on; timers of theirs call nobody any more."""
@@ -205,12 +227,12 @@ class UnderWay:
             if where is not None and not is_held_by(in_virtual_time, work.task, work.awaited):
                 holder, time_moves = holder_of(work, works)
                 if not time_moves:
-                    yield RealWait(work.what, where + holder)
+                    yield RealWait(work.what, where + holder, work.of)
         for running in at_work:
             for call in list(running.threads):
                 if not call.waits_for_loop:
                     began = "set" if isinstance(call, TimerCall) else "started"
-                    yield RealWait(f"{call.what} that handler {running.call.name} has {began}", call.line)
+                    yield RealWait(f"{call.what} that {running.who} has {began}", call.line, call)
         for threads in self.threads:
             if threads.goes_on_by_itself:
                 frames = sys._current_frames()
@@ -220,26 +242,39 @@ class UnderWay:
     def _works(self, at_work: Sequence[_Running]) -> Iterator[Work]:
         """All that somebody waits for, each task once."""
         for running in at_work:
-            call = running.call
-            told = f"handler {call.name}, attempt {call.attempt}, for {call.told_keys}"
-            if not running.ended:
-                yield Work(running.task, running.awaited, told, told)
+            call, told = running.call, running.who
+            if call is not None:
+                told += f", attempt {call.attempt}, for {call.told_keys}"
+            if call is not None and not running.ended:
+                yield Work(running.task, running.awaited, told, told, running)
             for task in running.started:
                 name = f"task {task.get_name()!r}"
-                yield Work(task, None, f"{name}, which handler {call.name} has started,", f"{name} of {told}")
+                yield Work(task, None, f"{name}, which {running.who} has started,", f"{name} of {told}", task)
         for task, what in self._asked.items():
-            yield Work(task, None, what, what)
+            yield Work(task, None, what, what, task)
         for task in self.others:
             if not task.done():
-                yield Work(task, None, task.get_name(), task.get_name(), may_hold=task in self.sending)
+                yield Work(task, None, task.get_name(), task.get_name(), task, may_hold=task in self.sending)
         for task, what in zip(self.sending, self.sends, strict=True):
             if task not in self._asked and task not in self.others:
-                yield Work(task, None, what, what)
+                yield Work(task, None, what, what, task)
+
+
+def _end_by_force(task: Any, awaited: Any, what: str) -> str:
+    """What is ended so, for people; an empty text, if nothing is to be told of it."""
+    coroutine = users_coroutine(awaited)
+    if coroutine is None:
+        return ""
+    told = "" if is_in_thread_of_anyios(awaited) else f"{what} at {real_wait(task, awaited) or 'a send'}"
+    with suppress(RuntimeError):  # it has ignored even that
+        close_in(task, coroutine)
+    return told
 
 
 def is_in_a_call() -> bool:
     """Whether this is code that a handler's call has started, or its own."""
-    return _call.get() is not None
+    running = _call.get()
+    return running is not None and running.call is not None
 
 
 def thread_started(thread: threading.Thread, starter: FrameType) -> None:

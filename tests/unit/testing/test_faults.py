@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import anyio
 import pytest
 
 from rocketbox.errors import BrokerError, ClientError, ConfigurationError, RemotingError, RequestTimeoutError
@@ -145,6 +146,21 @@ async def test_a_broker_that_is_started_again_has_lost_nothing_and_its_clients_f
         assert payments.paid == [1, 2, 3]
         assert payments.filed == ["receipt 1", "receipt 2", "receipt 3"]
         assert sum(each.consumed for each in harness.offsets("payer")) == 3
+
+
+@pytest.mark.parametrize("then", ["start", "fresh"])
+async def test_a_restart_that_was_cancelled_is_made_good(
+    payments: ModuleType, harness_of: Callable[..., Harness], then: str
+) -> None:
+    async with harness_of() as harness:
+        await pay(harness, payments, 1)
+        await harness.drain()
+        with anyio.move_on_after(0):
+            await harness.broker.restart()
+        await (harness.broker.start() if then == "start" else harness.fresh())
+        await pay(harness, payments, 2)
+        await harness.advance("1m")
+        assert payments.paid == [1, 2]
 
 
 async def test_a_message_that_waits_for_its_retry_outlives_the_broker(
@@ -426,3 +442,20 @@ async def test_the_log_of_a_harness_shows_no_secret_while_it_starts_nor_when_its
     for log in (*shown, harness.log):
         assert "desk logs in with ******" in log
     assert len(shown) == 1
+
+
+# --- messages that come twice --------------------------------------------------------------------------------------
+
+
+async def test_each_message_of_a_batch_is_delivered_again_as_itself(
+    payments: ModuleType, harness_of: Callable[..., Harness]
+) -> None:
+    async with harness_of() as harness:
+        await harness.template.send_batch("receipts", ["one", "two", "three"])
+        await harness.drain()
+        payments.filed.clear()
+        for sent in harness.sent("receipts")[1:]:
+            await harness.redeliver(sent)
+            await harness.drain()
+        assert payments.filed == ["two", "three"]
+        assert len({sent.result.msg_id for sent in harness.sent("receipts") if sent.result is not None}) == 3

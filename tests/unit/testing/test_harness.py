@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from rocketbox.errors import ConfigurationError, HandlerError, NotStartedError, Reject
 from rocketbox.message import DELAY_LEVEL_SECONDS
 from rocketbox.template import PayloadError
-from rocketbox.testing import Harness, HarnessError, Outcome
+from rocketbox.testing import Harness, HarnessError, Outcome, loop_turns
 from tests.support.framework.services import ServiceMaker
 
 pytestmark = pytest.mark.anyio
@@ -408,6 +408,35 @@ async def test_an_orderly_queue_waits_for_what_failed(payments: ModuleType, harn
         await harness.advance("1s")
         assert payments.ordered == [1, 2, 2, 2, 3]
         assert [call.attempt for call in harness.calls(payments.step)] == [1, 1, 2, 3, 1]
+
+
+FOLLOWED = """
+import asyncio
+from rocketbox import RocketBox, RocketMQTemplate, rocketmq_listener, send_to
+
+app = RocketBox("followed", scan=[__name__])
+
+@rocketmq_listener(topic="orders", consumer_group="orders")
+async def order(text: str, template: RocketMQTemplate) -> None:
+    for number in range(10):
+        order.task = asyncio.get_running_loop().create_task(template.send("rows", f"{text} {number}"))
+
+@rocketmq_listener(topic="rows", consumer_group="rows")
+@send_to("stored")
+async def row(text: str) -> str:
+    return text
+"""
+
+
+async def test_what_follows_at_once_is_done_when_a_group_has_consumed_however_slow_the_machine_is(
+    service: ServiceMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_turns, "LONGEST_TURNS", 0.0)
+    shop = service(FOLLOWED, "rocketmq: {name-server: embedded, producer: {group: shop}}")
+    async with Harness(shop.app) as harness:
+        await harness.send("orders", "cup")
+        await harness.consumed("orders")
+        assert sorted(harness.sent("stored").all(str)) == [f"cup {number}" for number in range(10)]
 
 
 async def test_without_a_limit_of_its_own_a_message_is_tried_again_16_times_at_apaches_times(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import anyio
 import pytest
 
-from rocketbox.testing import Harness, Outcome, StuckError
+from rocketbox.testing import Harness, Outcome
 from tests.support.framework.services import ServiceMaker
 
 pytestmark = pytest.mark.anyio
@@ -133,44 +132,6 @@ async def test_what_leads_back_to_who_awaits_it_is_waited_for(service: ServiceMa
         await harness.send("orders", "cup")
         await harness.drain()
         assert [call.outcome for call in harness.calls("waits")] == [Outcome.CONSUMED]
-
-
-PING_PONG = """
-@rocketmq_listener(topic="ping", consumer_group="ping")
-@send_to("pong")
-async def ping(item: str) -> str:
-    return item
-
-@rocketmq_listener(topic="pong", consumer_group="pong")
-@send_to("ping")
-%s pong(item: str) -> str:
-    return item
-"""
-
-
-@pytest.mark.parametrize("kind", ["async def", "def"])
-async def test_messages_that_lead_to_each_other_without_end_are_named(service: ServiceMaker, kind: str) -> None:
-    shop = service(HEAD + PING_PONG % kind, SETTINGS.replace("%", ""))
-    async with Harness(shop.app, patience=0.05) as harness:
-        await harness.send("ping", "ball")
-        with pytest.raises(StuckError, match=r"without end: .* sent to p[io]ng  ball; .*p[io]ng, attempt 1: consumed"):
-            await harness.drain()
-
-
-SENDS_ON = """
-@app.background_task
-async def noise(template: RocketMQTemplate) -> None:
-    while True:
-        await template.%s
-"""
-
-
-@pytest.mark.parametrize("verb", ['send("noise", 1)', 'send_one_way("noise", 1)', 'send_many("noise", [1] * 50)'])
-async def test_a_background_task_that_sends_without_end_is_named(service: ServiceMaker, verb: str) -> None:
-    shop = service(HEAD + SENDS_ON % verb, SETTINGS)
-    with anyio.fail_after(60), pytest.raises(StuckError, match=r"without end: .* sent to noise  1; .* wait between"):
-        async with Harness(shop.app, patience=0.05) as harness:
-            await harness.drain()
 
 
 CALLS = """

@@ -403,3 +403,92 @@ async def test_a_handler_that_swallows_its_cancellation_is_ended_and_named(start
         await harness.send("starts", "call_later")
         await harness.drain()
         assert len(starts.seen) == 1
+
+
+SCHEDULES = """
+import asyncio, threading, time
+from rocketbox import RocketBox, RocketMQTemplate, rocketmq_listener
+
+app = RocketBox("schedules", scan=[__name__])
+seen = []
+virtual = None  # what time it is
+
+def work(text):
+    begun = virtual()
+    time.sleep(0.03)
+    seen.append((text, begun == virtual()))
+
+async def job(template):
+    await asyncio.sleep(0.03)
+    seen.append(("task", True))
+    await template.send("done", "task")
+
+ways = {
+    "task": lambda template: asyncio.get_running_loop().create_task(job(template)),
+    "thread": lambda template: threading.Thread(target=work, args=("thread",)).start(),
+    "executor": lambda template: asyncio.get_running_loop().run_in_executor(None, work, "executor"),
+}
+
+@app.every("1m")
+async def tick(template: RocketMQTemplate) -> None:
+    way = next(iter(ways), None)
+    if way is not None:
+        ways.pop(way)(template)
+
+@app.every("150s")
+def tock() -> None:
+    threading.Thread(target=work, args=("thread of a def",)).start()
+
+@rocketmq_listener(topic="done", consumer_group="done")
+async def done(text: str) -> None:
+    seen.append(("done", True))
+"""
+
+
+async def test_what_a_scheduled_function_starts_is_waited_for_while_time_stands_still(service: ServiceMaker) -> None:
+    shop = service(SCHEDULES, "rocketmq: {name-server: embedded, producer: {group: shop}}")
+    async with Harness(shop.app) as harness:
+        vars(shop)["virtual"] = lambda: harness.now
+        await harness.advance("1m")
+        assert shop.seen == [("task", True), ("done", True)]
+        await harness.advance("2m")
+        assert shop.seen[2:] == [("thread", True), ("thread of a def", True), ("executor", True)]
+
+
+FACTORY = """
+import asyncio
+from rocketbox import RocketBox, rocketmq_listener
+
+app = RocketBox("factory", scan=[__name__])
+seen, made = [], []
+
+def make(loop, work, **options):
+    made.append(work)
+    return asyncio.Task(work, loop=loop, **options)
+
+@app.on_startup
+async def begin() -> None:
+    asyncio.get_running_loop().set_task_factory(make)
+
+@rocketmq_listener(topic="orders", consumer_group="orders")
+async def order(text: str) -> None:
+    async def later():
+        await asyncio.sleep(0.03)
+        seen.append(text)
+    order.task = asyncio.create_task(later())
+"""
+
+
+@pytest.mark.parametrize("anyio_backend", ASYNCIO_LOOPS)
+async def test_tasks_of_a_factory_that_the_service_sets_are_waited_for_and_it_stays(service: ServiceMaker) -> None:
+    shop = service(FACTORY, "rocketmq: {name-server: embedded, producer: {group: shop}}")
+    loop = asyncio.get_running_loop()
+    try:
+        async with Harness(shop.app) as harness:
+            await harness.send("orders", "cup")
+            await harness.drain()
+            assert shop.seen == ["cup"]
+            assert shop.made
+        assert loop.get_task_factory() is shop.make
+    finally:
+        loop.set_task_factory(None)

@@ -1,0 +1,182 @@
+"""What never comes to its end in a service: a harness names it, and its own end comes all the same."""
+
+from __future__ import annotations
+
+import asyncio
+
+import anyio
+import pytest
+
+from rocketbox.testing import Harness, HarnessError, StuckError
+from tests.support.framework.services import ServiceMaker
+
+pytestmark = pytest.mark.anyio
+
+SETTINGS = "rocketmq: {name-server: embedded, producer: {group: shop}}"
+
+HEAD = """
+import asyncio
+import threading
+import time
+
+import anyio
+from rocketbox import RocketBox, RocketMQTemplate, rocketmq_listener, send_to
+from rocketbox.errors import ReplyTimeoutError
+
+app = RocketBox("shop", scan=[__name__])
+"""
+
+PING_PONG = """
+@rocketmq_listener(topic="ping", consumer_group="ping")
+@send_to("pong")
+async def ping(item: str) -> str:
+    return item
+
+@rocketmq_listener(topic="pong", consumer_group="pong")
+@send_to("ping")
+%s pong(item: str) -> str:
+    return item
+"""
+
+
+@pytest.mark.parametrize("kind", ["async def", "def"])
+async def test_messages_that_lead_to_each_other_without_end_are_named(service: ServiceMaker, kind: str) -> None:
+    shop = service(HEAD + PING_PONG % kind, SETTINGS.replace("%", ""))
+    async with Harness(shop.app, patience=0.05) as harness:
+        await harness.send("ping", "ball")
+        with pytest.raises(StuckError, match=r"without end: .* sent to p[io]ng  ball; .*p[io]ng, attempt 1: consumed"):
+            await harness.drain()
+
+
+SENDS_ON = """
+@app.background_task
+async def noise(template: RocketMQTemplate) -> None:
+    while True:
+        await template.%s
+"""
+
+
+@pytest.mark.parametrize("verb", ['send("noise", 1)', 'send_one_way("noise", 1)', 'send_many("noise", [1] * 50)'])
+async def test_a_background_task_that_sends_without_end_is_named(service: ServiceMaker, verb: str) -> None:
+    shop = service(HEAD + SENDS_ON % verb, SETTINGS)
+    with anyio.fail_after(60), pytest.raises(StuckError, match=r"without end: .* sent to noise  1; .* wait between"):
+        async with Harness(shop.app, patience=0.05) as harness:
+            await harness.drain()
+
+
+HANDLER = """
+begun = asyncio.Event()
+
+@rocketmq_listener(topic="orders", consumer_group="orders")
+async def polls(item: str) -> None:
+    begun.set()
+    while True:
+        await %s
+"""
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "asyncio.to_thread(time.sleep, 0.005)",
+        "asyncio.gather(asyncio.sleep(0.005), asyncio.sleep(0.005))",
+        "asyncio.wait([asyncio.create_task(asyncio.sleep(0.005))])",
+    ],
+)
+async def test_a_handler_that_polls_by_threads_or_tasks_is_named_and_so_ends_the_harness(
+    service: ServiceMaker, step: str
+) -> None:
+    shop = service(HEAD + HANDLER % step, SETTINGS)
+    with anyio.fail_after(60):
+        async with Harness(shop.app, patience=0.05) as harness:
+            await harness.send("orders", "cup")
+            with pytest.raises(StuckError, match=r"handler polls .*, for a message of orders waits at .* in polls"):
+                await harness.drain()
+    assert not [task for task in asyncio.all_tasks() if "consumer" in task.get_name()]
+
+
+HEARTBEAT = """
+@app.background_task
+async def heartbeat(template: RocketMQTemplate) -> None:
+    while True:
+        await asyncio.sleep(0.01)
+        await template.send("beats", 1)
+"""
+
+
+async def test_a_handler_that_hangs_is_named_beside_work_that_goes_on(service: ServiceMaker) -> None:
+    shop = service(HEAD + HEARTBEAT + HANDLER % "asyncio.Event().wait()", SETTINGS)
+    with anyio.fail_after(60):
+        async with Harness(shop.app, patience=0.1) as harness:
+            await harness.send("orders", "cup")
+            with pytest.raises(StuckError, match=r"handler polls .* waits at .* in polls"):
+                await harness.drain()
+            assert harness.sent("beats").all(int)
+
+
+IN_A_THREAD = """
+release, begun = threading.Event(), threading.Event()
+
+@rocketmq_listener(topic="orders", consumer_group="orders")
+async def offloads(item: str) -> None:
+    begun.set()
+    await anyio.to_thread.run_sync(release.wait)
+"""
+
+
+async def test_a_handler_in_a_thread_of_anyios_is_left_to_its_thread_at_the_end(service: ServiceMaker) -> None:
+    shop = service(HEAD + IN_A_THREAD, SETTINGS)
+    harness = Harness(shop.app, patience=0.05)
+
+    async def fail() -> None:
+        async with harness:
+            await harness.send("orders", "cup")
+            await asyncio.to_thread(shop.begun.wait, 30)
+            raise AssertionError("the test's own")
+
+    try:
+        with anyio.fail_after(60), pytest.raises(AssertionError, match="the test's own"):
+            await fail()
+        assert "swallows" not in harness.log
+        assert not [task for task in asyncio.all_tasks() if "consumer" in task.get_name()]
+    finally:
+        shop.release.set()
+
+
+SWALLOWS = """
+%s
+async def stays() -> None:
+    while True:
+        try:
+            await asyncio.sleep(0.005)
+        except asyncio.CancelledError:
+            pass
+"""
+
+
+@pytest.mark.parametrize("hook", ["@app.background_task", "@app.on_shutdown"])
+async def test_who_swallows_cancellations_at_the_end_is_named(service: ServiceMaker, hook: str) -> None:
+    shop = service(HEAD + SWALLOWS % hook, SETTINGS)
+    with anyio.fail_after(60), pytest.raises(HarnessError, match=r"ended by force: .* at .* in stays\. In production"):
+        async with Harness(shop.app, patience=0.05):
+            pass
+    assert not [task for task in asyncio.all_tasks() if "shop" in task.get_name()]
+
+
+ASKS = """
+@app.on_startup
+async def asks(template: RocketMQTemplate) -> None:
+    while True:
+        try:
+            await template.send_and_receive("config", "which?", str)
+            return
+        except ReplyTimeoutError:
+            pass
+"""
+
+
+async def test_a_start_that_asks_until_somebody_answers_is_named(service: ServiceMaker) -> None:
+    shop = service(HEAD + ASKS, SETTINGS)
+    with anyio.fail_after(60), pytest.raises(StuckError, match=r"the start of shop waits for rocketbox at .* in asks"):
+        async with Harness(shop.app):
+            pass
