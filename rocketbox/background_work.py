@@ -112,6 +112,11 @@ class BackgroundWork:
         return [task.health() for task in self._tasks if id(task) not in scheduled]
 
     @property
+    def ending(self) -> list[str]:
+        """The names of all that was cancelled and goes on."""
+        return [task.name for task in self._tasks if task.ending]
+
+    @property
     def schedules(self) -> list[ScheduledHealth]:
         now = self._clock.monotonic()
         return [

@@ -68,6 +68,11 @@ class SupervisedTask:
         """Ask the task to end; :meth:`wait` returns when it has."""
         self._scope.cancel()
 
+    @property
+    def ending(self) -> bool:
+        """Whether it was cancelled and goes on all the same: it cleans up, or swallows that."""
+        return self._scope.cancel_called and not self._has_ended
+
     async def wait(self) -> None:
         """Return when the task has ended, however it ended; at once, if it has."""
         if self._has_ended:

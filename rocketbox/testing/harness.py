@@ -55,6 +55,8 @@ PATIENCE = 10.0  # seconds of real time in which nothing goes on
 PATIENCE_AT_THE_END = 1.0  # the same, when the service is being stopped
 AFTER_FAULTS = 60.0  # seconds of virtual time after which clients have got over a fault
 LONGEST_STOP = 600.0  # seconds of virtual time in which a service stops, whatever goes on in real time
+LONGEST_REAL_STOP = 30.0  # seconds in which it stops on a real broker: a stop gives up after 20 s
+CLEAN_UP_PAUSE = 0.005  # seconds of real time
 LONGEST_DRAIN = 3600.0  # seconds of virtual time in which handlers that wait for it come to an end
 LONGEST_START = 3600.0  # seconds of virtual time in which the service starts
 HOW_TO_START = "use it inside 'async with', or inside 'with' in a plain function"
@@ -135,6 +137,8 @@ class Harness:
         self._stop: anyio.Event
         self._runs = self._over = False
         self._ended_by_force: list[str] = []
+        self._late: tuple[str, ...] = ()
+        """What has kept the stop waiting for longer than the patience."""
         self._settings: list[Settings] = []  # of the service, from before anything of it runs
         self._how_to_start = HOW_TO_START
         self._listened = Listened(app)
@@ -208,7 +212,7 @@ class Harness:
         self._host = self._turns.start(self._run(), f"harness of {self.app.name}")
         self._seen.under_way.others.append(self._host)
         try:
-            started = await self._pace.until(lambda: self._runs or self._host.done(), LONGEST_START)
+            started = await self._pace.until(lambda: self._runs or self._host.done(), LONGEST_START, quietly=True)
             if self._host.done():
                 await self._host
             if not started:
@@ -240,18 +244,18 @@ class Harness:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._end()
-        if not self._host.done():  # whatever is left swallows its cancellation
-            left = [str(each) for each in self._seen.under_way.real_waits()]
-            raise StuckError(left or [f"the stop of {self.app.name}"], self._pace.patience)
+        host = self._host
+        if error is not None and (self._ended_by_force or not host.done() or host.cancelled()):
+            return  # that is what the test is told
         if self._ended_by_force:
-            if error is not None:
-                return  # that is what the test is told
             raise HarnessError(
                 f"it went on although it was cancelled at the end, and was ended by force: "
                 f"{'; '.join(self._ended_by_force)}. In production it would hold up the stop of the service: have it "
-                "raise the CancelledError that it catches again"
-            ) from (None if self._host.cancelled() else self._host.exception())
-        await self._host
+                "raise the CancelledError that it catches again, or clean up in less time"
+            ) from (None if not host.done() or host.cancelled() else host.exception())
+        if not host.done() or host.cancelled():
+            raise StuckError(self._late or [f"the stop of {self.app.name}"], self._pace.patience)
+        await host
         if error is not None:
             return
         if self._failures == "raise":
@@ -270,29 +274,55 @@ class Harness:
             reported.left(self)
 
     async def _until_it_stopped(self) -> None:
-        pace, stopped, seen = self._pace, self._host.done, self._seen
+        pace, stopped, seen = self._pace, self._host.done, self._seen.under_way
+        limit = LONGEST_STOP if self.is_virtual else LONGEST_REAL_STOP
+
+        def handlers_ended() -> bool:
+            return stopped() or not seen.running
+
         if not self._runs:
             self._host.cancel()  # what still starts does not hear of the end
         pace.patience = min(self._patience, PATIENCE_AT_THE_END)
         with suppress(StuckError):
-            await pace.until(stopped, LONGEST_STOP)
-        if seen.under_way.running:
+            await pace.until(stopped, limit, quietly=True)
+        if seen.running:
             pace.regardless = True
-            await pace.until(lambda: stopped() or not seen.under_way.running, LONGEST_STOP)
-            self._note_forced(seen.under_way.end_by_force())
-            await pace.until(lambda: stopped() or not seen.under_way.running, LONGEST_STOP)
+            await pace.until(handlers_ended, limit, quietly=True)
+            await self._clean_up(handlers_ended)  # by now the service has cancelled them
+            self._note_forced(seen.end_by_force())
+            await pace.until(handlers_ended, limit, quietly=True)
             pace.regardless = False
         pace.patience = self._patience
-        with suppress(StuckError):
-            await pace.until(stopped, LONGEST_STOP)
+        try:
+            await pace.until(stopped, limit, quietly=True)
+        except StuckError as error:
+            self._late = error.waits
         pace.regardless = True
-        if not await pace.until(stopped, LONGEST_STOP):
+        if not await pace.until(stopped, limit, quietly=True):
             self._host.cancel()
-            await pace.until(stopped, LONGEST_STOP)
-        left = self._turns.tasks_called(f"{self.app.name} in the background: ")
+            await pace.until(stopped, limit, quietly=True)
+        left = self._tasks_of([""])  # all
         left += [] if stopped() else [self._host]  # at a hook
-        self._note_forced(seen.under_way.end_tasks_by_force(left))
-        await self._turns.end([*left, *seen.under_way.take_left()], PATIENCE_AT_THE_END)  # as the end of a process does
+        self._note_forced(seen.end_tasks_by_force(left))
+        started = seen.take_left()
+        await self._turns.end([*left, *started], PATIENCE_AT_THE_END)  # as the end of a process does
+        stubborn = [task for task in started if not task.done()]
+        self._note_forced(seen.end_tasks_by_force(stubborn))
+        await self._turns.end(stubborn, PATIENCE_AT_THE_END)
+        for task in stubborn:
+            if task.done() and not task.cancelled():
+                task.exception()  # is told of already
+
+    async def _clean_up(self, done: Callable[[], bool]) -> None:
+        """Let real time pass, in which somebody who was cancelled has done what he has to do then."""
+        end = self._turns.real_time() + PATIENCE_AT_THE_END
+        while not done() and self._turns.real_time() < end:
+            await self._turns.pause(CLEAN_UP_PAUSE)
+
+    def _tasks_of(self, names: Iterable[str]) -> list[Any]:
+        """The tasks of background work whose names begin so."""
+        work = f"{self.app.name} in the background"
+        return [task for name in names for task in self._turns.tasks_called(f"{work}: {name}")]
 
     def _note_forced(self, ended: Sequence[str]) -> None:
         if ended:
@@ -310,9 +340,9 @@ class Harness:
                     self._in_world.launch(said, self._failing) as launch,
                     self.app.launched(_telling_of_settings(launch, self._settings.append)),
                 ):
-                    self._seen.under_way.others += self._turns.tasks_called(
-                        f"{self.app.name} in the background: scheduled function"
-                    )
+                    self._seen.under_way.others += self._tasks_of(["scheduled function"])
+                    work = self.app.assembly.parts.work
+                    self._seen.under_way.ending = lambda: self._tasks_of(work.ending)
                     self._runs = True
                     await self._stop.wait()
             except SystemExit as error:  # it would end the loop of the test

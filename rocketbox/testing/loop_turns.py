@@ -352,18 +352,25 @@ class LoopTurns:
         if self._noted is not None:
             self._noted.watch()
         self._started = started
-        self._former = self.loop.get_task_factory()
-        set_task_factory = self.loop.set_task_factory
+        get_task_factory, set_task_factory = self.loop.get_task_factory, self.loop.set_task_factory
+        tells: Any = None
 
         def tell(task: asyncio.Task[Any]) -> None:
             self._started(task)
 
-        set_task_factory(_telling_of_tasks(self._former, tell))
-        run_in_executor = self.loop.run_in_executor
-
         def set_factory(factory: Any) -> None:
-            set_task_factory(_telling_of_tasks(factory, tell))
-            self._former = factory  # which stays
+            nonlocal tells
+            if factory is not tells or tells is None:
+                self._former = factory  # which stays when the harness has ended
+                tells = _telling_of_tasks(factory, tell)
+            set_task_factory(tells)
+
+        def get_factory() -> Any:
+            """The service's own; of an eager one, by whose code anyio knows it, what is around that."""
+            return tells if is_eager(self._former) else self._former
+
+        set_factory(get_task_factory())
+        run_in_executor = self.loop.run_in_executor
 
         def run(executor: Executor | None, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
             if executor is not None and not isinstance(executor, ThreadPoolExecutor):
@@ -376,6 +383,7 @@ class LoopTurns:
         self._put = {
             "run_in_executor": run,
             "set_task_factory": set_factory,
+            "get_task_factory": get_factory,
             "call_at": _telling_of_timers(self.loop.call_at, timer, "when"),
             "call_later": _telling_of_timers(self.loop.call_later, timer, "delay"),
         }
@@ -395,9 +403,14 @@ class LoopTurns:
             self._noted.unwatch()
 
 
+def is_eager(factory: Any) -> bool:
+    """Whether a factory of tasks is one of asyncio's eager ones."""
+    return sys.version_info >= (3, 12) and getattr(factory, "__code__", None) is asyncio.eager_task_factory.__code__
+
+
 def _telling_of_tasks(former: Any, started: Callable[[asyncio.Task[Any]], object]) -> Any:
     """A factory of tasks as the former one, which tells of each that it has made."""
-    if sys.version_info >= (3, 12) and getattr(former, "__code__", None) is asyncio.eager_task_factory.__code__:
+    if sys.version_info >= (3, 12) and is_eager(former):
         # anyio knows the loop's factory by its code, and has its own tasks made by what is in it: they must not begin
         # before it knows of them.
         construct = former.__closure__[0].cell_contents

@@ -221,13 +221,13 @@ class Observer:
 
         task = self._turns.current_task()
         with anyio.CancelScope() as scope:
-            self.under_way.sending.append(task)
+            self.under_way.sending[scope] = task
             self._while_sending(lambda: ended, give_up)
             try:
                 return await send
             finally:
                 ended = True
-                self.under_way.sending.remove(task)
+                del self.under_way.sending[scope]
         assert why is not None
         raise why
 

@@ -83,8 +83,11 @@ class Pace:
             self.clock.move_to(end)
             await self._settle()
 
-    async def until(self, done: Done, within: float = inf) -> bool:
-        """Move time until ``done()``, at most by ``within`` seconds; whether it is so. Raises StuckError."""
+    async def until(self, done: Done, within: float = inf, *, quietly: bool = False) -> bool:
+        """Move time until ``done()``, at most by ``within`` seconds; whether it is so. Raises StuckError.
+
+        ``quietly`` is for a pace in real time, which says of others that it waits.
+        """
         end = self.clock.monotonic() + within
         while not done():
             async with self._turn:

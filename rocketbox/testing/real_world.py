@@ -113,13 +113,16 @@ class RealPace:
         await self._clock.sleep(seconds)
         await self.settle()
 
-    async def until(self, done: Callable[[], bool], within: float = inf) -> bool:
-        """Wait until ``done()``, at most for ``within`` seconds; whether it is so."""
-        has_limit = not isinf(within)
-        if not done() and has_limit:
+    async def until(self, done: Callable[[], bool], within: float = inf, *, quietly: bool = False) -> bool:
+        """Wait until ``done()``, at most for ``within`` seconds; whether it is so.
+
+        ``quietly``: nobody is told that it waits, and servers are not asked what they alone know.
+        """
+        asks = not isinf(within) and not quietly
+        if not done() and asks:
             self._tell(f"waits for real, {_words(within)} at most")
         now = self._clock.monotonic()
-        end, next_look = now + within, now if has_limit and not self.regardless else inf
+        end, next_look = now + within, now if asks and not self.regardless else inf
         while not done():
             if (now := self._clock.monotonic()) >= end:
                 return False

@@ -68,13 +68,15 @@ class UnderWay:
         """Those in which functions run that rocketbox calls."""
         self.others: list[Any] = []
         """Further tasks that may wait for something else than virtual time."""
-        self.sending: list[Any] = []
-        """Tasks that send and are no handlers; middleware may take real time meanwhile, and so may a thread that
-        compresses what they send."""
+        self.ending: Callable[[], Sequence[Any]] = tuple
+        """Gives those that were cancelled at the stop, and clean up."""
+        self.sending: dict[object, Any] = {}
+        """The task of each send that is none of a handler's; middleware may take real time meanwhile, and so may a
+        thread that compresses what is sent."""
         self.ended = 0
         """How much has ended so far: it grows with whatever does."""
         self._running: dict[Call, _Running] = {}
-        self._asked: dict[Any, str] = {}  # transaction listeners that are being asked, by the task that asks
+        self._asked: dict[Any, tuple[str, object]] = {}  # transaction listeners, by the task that asks one
         self._left: set[_Running] = set()  # calls that have ended, and tasks of theirs have not; scheduled functions
 
     @property
@@ -134,7 +136,7 @@ class UnderWay:
     @contextmanager
     def asking(self, what: str, task: Any) -> Iterator[None]:
         """A transaction listener is asked, in a task of the client's: it is waited for as a handler is."""
-        self._asked[task] = what
+        self._asked[task] = what, object()
         try:
             yield
         finally:
@@ -188,23 +190,25 @@ class UnderWay:
     @property
     def sends(self) -> list[str]:
         """Those of nobody whom ``drain`` waits for by itself, for people."""
-        return [f"a send in {task.get_name()!r}" for task in self.sending]
+        return [f"a send in {task.get_name()!r}" for task in self.sending.values()]
 
     def end_by_force(self) -> list[str]:
         """End the coroutines of handlers that go on, whatever they do about it; which they are, and where they were.
 
-        Who waits for a thread of anyio's is not among them: that has no other end.
+        Who waits for a thread of anyio's is not told of: it is left to its thread, as a ``def`` handler is.
         """
-        told = (
-            _end_by_force(running.task, running.awaited, f"{running.who}, for {call.told_keys},")
-            for call, running in list(self._running.items())
-        )
-        return list(filter(None, told))
+        ended = []
+        for call, running in list(self._running.items()):
+            is_in_thread = is_in_thread_of_anyios(running.awaited)
+            told = _end_by_force(running.task, running.awaited, f"{running.who}, for {call.told_keys},")
+            ended += [] if is_in_thread or told is None else [told]
+        return ended
 
     @staticmethod
     def end_tasks_by_force(tasks: Sequence[Any]) -> list[str]:
-        """The same for tasks."""
-        return list(filter(None, [_end_by_force(task, task.get_coro(), task.get_name()) for task in tasks]))
+        """End tasks that go on in the same way, and tell of all."""
+        told = (_end_by_force(task, task.get_coro(), task.get_name()) for task in tasks if not task.done())
+        return [each for each in told if each is not None]
 
     def take_left(self) -> list[Any]:
         """The tasks that handlers have started and that go on; timers of theirs call nobody any more."""
@@ -250,23 +254,25 @@ class UnderWay:
             for task in running.started:
                 name = f"task {task.get_name()!r}"
                 yield Work(task, None, f"{name}, which {running.who} has started,", f"{name} of {told}", task)
-        for task, what in self._asked.items():
-            yield Work(task, None, what, what, task)
-        for task in self.others:
+        for task, (what, asking) in self._asked.items():
+            yield Work(task, None, what, what, asking)
+        others = dict.fromkeys([*self.others, *self.ending()])
+        senders = set(self.sending.values())
+        for task in others:
             if not task.done():
-                yield Work(task, None, task.get_name(), task.get_name(), task, may_hold=task in self.sending)
-        for task, what in zip(self.sending, self.sends, strict=True):
-            if task not in self._asked and task not in self.others:
-                yield Work(task, None, what, what, task)
+                yield Work(task, None, task.get_name(), task.get_name(), task, may_hold=task in senders)
+        for (send, task), what in zip(self.sending.items(), self.sends, strict=True):
+            if task not in self._asked and task not in others:
+                yield Work(task, None, what, what, send)
 
 
-def _end_by_force(task: Any, awaited: Any, what: str) -> str:
-    """What is ended so, for people; an empty text, if nothing is to be told of it."""
+def _end_by_force(task: Any, awaited: Any, what: str) -> str | None:
+    """What is ended so, for people; None: there is no code of the user's own in it."""
     coroutine = users_coroutine(awaited)
     if coroutine is None:
-        return ""
-    told = "" if is_in_thread_of_anyios(awaited) else f"{what} at {real_wait(task, awaited) or 'a send'}"
-    with suppress(RuntimeError):  # it has ignored even that
+        return None
+    told = f"{what} at {real_wait(task, awaited) or 'a send'}"
+    with suppress(BaseException):  # it has ignored even that, or raises what nobody would hear
         close_in(task, coroutine)
     return told
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from types import ModuleType
 
 import anyio
 import pytest
 
-from rocketbox.testing import Harness, HarnessError, StuckError
+from rocketbox.testing import Harness, HarnessError, StuckError, pace
 from tests.support.framework.services import ServiceMaker
 
 pytestmark = pytest.mark.anyio
@@ -144,23 +145,157 @@ async def test_a_handler_in_a_thread_of_anyios_is_left_to_its_thread_at_the_end(
 
 
 SWALLOWS = """
-%s
-async def stays() -> None:
+begun = asyncio.Event()
+
+async def swallow() -> None:
+    begun.set()
     while True:
         try:
             await asyncio.sleep(0.005)
         except asyncio.CancelledError:
             pass
+        except BaseException as error:
+            raise ValueError("whatever it was") from error
+
+%s
+"""
+
+STUBBORN = {
+    "background task": "@app.background_task\nasync def stays() -> None:\n    await swallow()",
+    "hook": "@app.on_shutdown\nasync def stays() -> None:\n    await swallow()",
+    "handler": """
+@rocketmq_listener(topic="orders", consumer_group="orders")
+async def stays(item: str) -> None:
+    await swallow()
+""",
+    "task": """
+@rocketmq_listener(topic="orders", consumer_group="orders")
+async def order(item: str) -> None:
+    async def stays():
+        await swallow()
+    order.task = asyncio.create_task(stays())
+""",
+}
+
+
+async def begin(harness: Harness, shop: ModuleType, who: str, error: Exception | None = None) -> None:
+    await harness.send("orders", "cup")
+    if who != "hook":
+        await shop.begun.wait()
+    if error is not None:
+        raise error
+
+
+@pytest.mark.parametrize("who", STUBBORN)
+async def test_who_swallows_cancellations_at_the_end_is_named_and_the_service_ends(
+    service: ServiceMaker, who: str
+) -> None:
+    shop = service(HEAD + SWALLOWS % STUBBORN[who], SETTINGS)
+    before = asyncio.all_tasks()
+    named = r"ended by force: .* at .* in swallow\. In production"
+    with anyio.fail_after(60), pytest.raises(HarnessError, match=named):
+        async with Harness(shop.app, patience=0.05) as harness:
+            await begin(harness, shop, who)
+    assert asyncio.all_tasks() == before
+
+
+@pytest.mark.parametrize("who", STUBBORN)
+async def test_the_error_of_the_test_is_told_whoever_swallows_cancellations(service: ServiceMaker, who: str) -> None:
+    shop = service(HEAD + SWALLOWS % STUBBORN[who], SETTINGS)
+    with anyio.fail_after(60), pytest.raises(ZeroDivisionError):
+        async with Harness(shop.app, patience=0.05) as harness:
+            await begin(harness, shop, who, ZeroDivisionError())
+
+
+CLEANS_UP = """
+done, begun = [], asyncio.Event()
+
+@app.background_task
+async def in_a_thread() -> None:
+    await anyio.to_thread.run_sync(time.sleep, 0.3)
+    done.append("in a thread")
+
+@app.background_task
+async def shielded() -> None:
+    try:
+        begun.set()
+        await asyncio.Event().wait()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await asyncio.sleep(0.3)
+            done.append("shielded")
+"""
+
+CLEANS_UP_IN_A_HANDLER = """
+done, begun = [], asyncio.Event()
+
+@rocketmq_listener(topic="orders", consumer_group="orders")
+async def order(item: str) -> None:
+    try:
+        begun.set()
+        await asyncio.Event().wait()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await asyncio.sleep(0.3)
+            done.append("handler")
 """
 
 
-@pytest.mark.parametrize("hook", ["@app.background_task", "@app.on_shutdown"])
-async def test_who_swallows_cancellations_at_the_end_is_named(service: ServiceMaker, hook: str) -> None:
-    shop = service(HEAD + SWALLOWS % hook, SETTINGS)
-    with anyio.fail_after(60), pytest.raises(HarnessError, match=r"ended by force: .* at .* in stays\. In production"):
-        async with Harness(shop.app, patience=0.05):
-            pass
-    assert not [task for task in asyncio.all_tasks() if "shop" in task.get_name()]
+@pytest.mark.parametrize(
+    ("source", "done"), [(CLEANS_UP, ["in a thread", "shielded"]), (CLEANS_UP_IN_A_HANDLER, ["handler"])]
+)
+async def test_who_cleans_up_at_the_end_has_real_time_for_it(
+    service: ServiceMaker, source: str, done: list[str]
+) -> None:
+    shop = service(HEAD + source, SETTINGS)
+    async with Harness(shop.app) as harness:
+        await harness.send("orders", "cup")
+        await shop.begun.wait()
+    assert sorted(shop.done) == done
+    assert "force" not in harness.log
+
+
+ONE_AFTER_THE_OTHER = """
+from rocketbox import LocalTransactionState, bean, rocketmq_transaction_listener
+from rocketbox.client import SendMiddleware
+
+asked, go = [], asyncio.Event()
+
+@rocketmq_transaction_listener(topic="deals")
+async def ask(item: str) -> LocalTransactionState:
+    await asyncio.sleep(0.02)
+    asked.append(item)
+    return LocalTransactionState.COMMIT
+
+@bean
+def slow() -> SendMiddleware:
+    async def wait(context, call_next):
+        if context.messages[0].topic == "rows":
+            await asyncio.sleep(0.02)
+        return await call_next(context)
+    return wait
+
+@app.background_task
+async def sends(template: RocketMQTemplate) -> None:
+    await go.wait()
+    for number in range(60):
+        await template.send("rows", number)
+"""
+
+
+async def test_what_one_task_does_one_after_the_other_may_take_longer_than_a_single_thing(
+    service: ServiceMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "ENDLESS", 1)
+    shop = service(HEAD + ONE_AFTER_THE_OTHER, SETTINGS)
+    async with Harness(shop.app, patience=1) as harness:
+        for number in range(60):
+            await harness.template.transaction("deals", str(number)).begin()
+        await harness.advance("100s")
+        assert len(shop.asked) == 60
+        shop.go.set()
+        await harness.drain()
+        assert harness.sent("rows").all(int) == list(range(60))
 
 
 ASKS = """

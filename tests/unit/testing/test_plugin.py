@@ -540,6 +540,7 @@ def test_the_same_tests_run_on_a_real_broker(run: Run, real_broker: str) -> None
     assert "2 passed, 1 skipped" in done.stdout, done.stdout + done.stderr
     assert "1 failed" in done.stdout
     assert "rocketbox: advance waits for real: 20ms, until " in done.stdout
+    assert "waits for real, " not in done.stdout, "of a start and of an end nothing is said"
     assert "it needs virtual time, and --rocketbox-name-server gives real servers" in done.stdout
     assert "harness.broker and harness.disk are those of servers in memory" in done.stdout
     assert "rocketbox harness, in real time" in done.stdout

@@ -492,3 +492,42 @@ async def test_tasks_of_a_factory_that_the_service_sets_are_waited_for_and_it_st
         assert loop.get_task_factory() is shop.make
     finally:
         loop.set_task_factory(None)
+
+
+CHAINED = """
+@app.on_startup
+async def begin() -> None:
+    loop = asyncio.get_running_loop()
+    former = begin.former = loop.get_task_factory()
+    def factory(loop, work, **options):
+        made.append(work)
+        return former(loop, work, **options) if former else asyncio.Task(work, loop=loop, **options)
+    loop.set_task_factory(factory)
+
+@app.on_shutdown
+async def end() -> None:
+    asyncio.get_running_loop().set_task_factory(begin.former)
+
+@rocketmq_listener(topic="questions", consumer_group="answers")
+async def answer(text: str) -> str:
+    return "yes"
+
+@rocketmq_listener(topic="asks", consumer_group="asks")
+async def ask(text: str, template: RocketMQTemplate) -> None:
+    seen.append(await template.send_and_receive("questions", text, str))
+"""
+
+
+@pytest.mark.parametrize("anyio_backend", ASYNCIO_LOOPS)
+async def test_a_factory_may_call_the_former_one_and_nothing_of_the_harness_stays(service: ServiceMaker) -> None:
+    source = FACTORY.replace("import RocketBox,", "import RocketBox, RocketMQTemplate,")
+    source = source[: source.index("@app.on_startup")] + CHAINED
+    shop = service(source, "rocketmq: {name-server: embedded, producer: {group: shop}}")
+    loop = asyncio.get_running_loop()
+    former = loop.get_task_factory()
+    for _ in range(2):
+        async with Harness(shop.app) as harness:
+            await harness.send("asks", "?")
+            await harness.drain()
+    assert shop.seen == ["yes", "yes"]
+    assert loop.get_task_factory() is former
