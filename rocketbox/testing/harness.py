@@ -245,16 +245,18 @@ class Harness:
     ) -> None:
         await self._end()
         host = self._host
-        if error is not None and (self._ended_by_force or not host.done() or host.cancelled()):
+        failed = host.exception() if host.done() and not host.cancelled() else None
+        late = not host.done() or host.cancelled() or (failed is not None and bool(self._late))
+        if error is not None and (self._ended_by_force or late):
             return  # that is what the test is told
         if self._ended_by_force:
             raise HarnessError(
                 f"it went on although it was cancelled at the end, and was ended by force: "
                 f"{'; '.join(self._ended_by_force)}. In production it would hold up the stop of the service: have it "
                 "raise the CancelledError that it catches again, or clean up in less time"
-            ) from (None if not host.done() or host.cancelled() else host.exception())
-        if not host.done() or host.cancelled():
-            raise StuckError(self._late or [f"the stop of {self.app.name}"], self._pace.patience)
+            ) from failed
+        if late:
+            raise StuckError(self._late or [f"the stop of {self.app.name}"], self._pace.patience) from failed
         await host
         if error is not None:
             return
@@ -327,7 +329,7 @@ class Harness:
     def _note_forced(self, ended: Sequence[str]) -> None:
         if ended:
             self._ended_by_force += ended
-            self._seen.note(f"ended by force, for it swallows its cancellation: {'; '.join(ended)}")
+            self._seen.note(f"ended by force, for it went on although it was cancelled: {'; '.join(ended)}")
 
     async def _run(self) -> None:
         config, profiles, settings, beans, hooks = self._launch

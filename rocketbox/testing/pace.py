@@ -108,7 +108,7 @@ class Pace:
         began, mark, pause = since, None, SHORTEST_PAUSE
         first_seen: dict[object, float] = {}  # of each that is waited for
         while True:
-            idle = await self._until_idle(since)
+            idle = await self._until_idle(since, done)
             waits = list(self._real_waits())
             idle = idle and turns.is_idle  # a thread may have asked for something and ended since
             if (idle and not waits) or self.regardless or (done is not None and done()):
@@ -130,19 +130,28 @@ class Pace:
                 since += turns.real_time() - now  # in which somebody's own work went on, which has an end by itself
                 pause = min(pause * 2, LONGEST_PAUSE)
 
-    async def _until_idle(self, since: float) -> bool:
-        """Whether the loop is idle, which is not looked at for longer than so many turns."""
+    async def _until_idle(self, since: float, done: Done | None) -> bool:
+        """Whether the loop is idle, which is not looked at for longer than so many turns.
+
+        Where it goes on for long beside what is ``done()``, that is enough.
+        """
         left = FEW_TURNS if self.regardless else MOST_TURNS
         while left > 0:
             left -= await self.turns.until_idle(left)
             if self.turns.is_idle:
                 return True
+            now = self.turns.real_time()
+            if self._is_endless(since, now) and done is not None and done():
+                break
             if not self.regardless:
-                self._check_ends(since, self.turns.real_time())
+                self._check_ends(since, now)
         return False
 
+    def _is_endless(self, since: float, now: float) -> bool:
+        return now - since > ENDLESS * self.patience
+
     def _check_ends(self, since: float, now: float) -> None:
-        if now - since > ENDLESS * self.patience:
+        if self._is_endless(since, now):
             raise EndlessError(
                 self._latest() or [str(each) for each in self._real_waits()] or [NEVER_WAITS], now - since
             )

@@ -197,16 +197,15 @@ class UnderWay:
 
         Who waits for a thread of anyio's is not told of: it is left to its thread, as a ``def`` handler is.
         """
-        ended = []
-        for call, running in list(self._running.items()):
-            is_in_thread = is_in_thread_of_anyios(running.awaited)
-            told = _end_by_force(running.task, running.awaited, f"{running.who}, for {call.told_keys},")
-            ended += [] if is_in_thread or told is None else [told]
-        return ended
+        told = [
+            _end_by_force(running.task, running.awaited, f"{running.who}, for {call.told_keys},")
+            for call, running in list(self._running.items())
+        ]
+        return [each for each in told if each is not None]
 
     @staticmethod
     def end_tasks_by_force(tasks: Sequence[Any]) -> list[str]:
-        """End tasks that go on in the same way, and tell of all."""
+        """The same for tasks."""
         told = (_end_by_force(task, task.get_coro(), task.get_name()) for task in tasks if not task.done())
         return [each for each in told if each is not None]
 
@@ -267,11 +266,11 @@ class UnderWay:
 
 
 def _end_by_force(task: Any, awaited: Any, what: str) -> str | None:
-    """What is ended so, for people; None: there is no code of the user's own in it."""
+    """What is ended so, for people; None: there is no code of the user's own in it, or it waits for a thread."""
     coroutine = users_coroutine(awaited)
     if coroutine is None:
         return None
-    told = f"{what} at {real_wait(task, awaited) or 'a send'}"
+    told = None if is_in_thread_of_anyios(awaited) else f"{what} at {real_wait(task, awaited) or 'a send'}"
     with suppress(BaseException):  # it has ignored even that, or raises what nobody would hear
         close_in(task, coroutine)
     return told

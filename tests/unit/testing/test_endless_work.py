@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from types import ModuleType
 
 import anyio
@@ -17,6 +18,7 @@ SETTINGS = "rocketmq: {name-server: embedded, producer: {group: shop}}"
 
 HEAD = """
 import asyncio
+import time
 import threading
 import time
 
@@ -138,7 +140,7 @@ async def test_a_handler_in_a_thread_of_anyios_is_left_to_its_thread_at_the_end(
     try:
         with anyio.fail_after(60), pytest.raises(AssertionError, match="the test's own"):
             await fail()
-        assert "swallows" not in harness.log
+        assert "force" not in harness.log
         assert not [task for task in asyncio.all_tasks() if "consumer" in task.get_name()]
     finally:
         shop.release.set()
@@ -315,3 +317,47 @@ async def test_a_start_that_asks_until_somebody_answers_is_named(service: Servic
     with anyio.fail_after(60), pytest.raises(StuckError, match=r"the start of shop waits for rocketbox at .* in asks"):
         async with Harness(shop.app):
             pass
+
+
+STAYS_IN_A_THREAD = """
+release, begun = threading.Event(), asyncio.Event()
+
+@app.background_task
+async def offloads() -> None:
+    begun.set()
+    await anyio.to_thread.run_sync(release.wait)
+"""
+
+
+async def test_a_background_task_in_a_thread_of_anyios_that_outlasts_the_patience_is_named(
+    service: ServiceMaker,
+) -> None:
+    shop = service(HEAD + STAYS_IN_A_THREAD, SETTINGS)
+    try:
+        named = r"background task offloads .* waits at .* in offloads"
+        with anyio.fail_after(60), pytest.raises(StuckError, match=named):
+            async with Harness(shop.app, patience=0.1):
+                await shop.begun.wait()
+    finally:
+        shop.release.set()
+
+
+TAKES_A_MOMENT = """
+@rocketmq_listener(topic="orders", consumer_group="orders")
+async def order(item: str) -> None:
+    await asyncio.sleep(0.05)
+"""
+
+
+async def test_what_was_consumed_is_returned_beside_a_task_that_never_waits(service: ServiceMaker) -> None:
+    async def poll() -> None:
+        while True:
+            time.sleep(0.001)  # noqa: ASYNC251  # its turns are to take long
+            await asyncio.sleep(0)
+
+    shop = service(HEAD + TAKES_A_MOMENT, SETTINGS)
+    async with Harness(shop.app, patience=0.1) as harness:
+        await harness.send("orders", "cup")
+        polls = asyncio.create_task(poll())
+        assert [call.payload for call in await harness.consumed("orders")] == ["cup"]
+        polls.cancel()
