@@ -367,7 +367,7 @@ class LoopTurns:
 
         def get_factory() -> Any:
             """The service's own; of an eager one, by whose code anyio knows it, what is around that."""
-            return tells if is_eager(self._former) else self._former
+            return tells if _is_eager(self._former) else self._former
 
         set_factory(get_task_factory())
         run_in_executor = self.loop.run_in_executor
@@ -403,14 +403,14 @@ class LoopTurns:
             self._noted.unwatch()
 
 
-def is_eager(factory: Any) -> bool:
+def _is_eager(factory: Any) -> bool:
     """Whether a factory of tasks is one of asyncio's eager ones."""
     return sys.version_info >= (3, 12) and getattr(factory, "__code__", None) is asyncio.eager_task_factory.__code__
 
 
 def _telling_of_tasks(former: Any, started: Callable[[asyncio.Task[Any]], object]) -> Any:
     """A factory of tasks as the former one, which tells of each that it has made."""
-    if sys.version_info >= (3, 12) and is_eager(former):
+    if sys.version_info >= (3, 12) and _is_eager(former):
         # anyio knows the loop's factory by its code, and has its own tasks made by what is in it: they must not begin
         # before it knows of them.
         construct = former.__closure__[0].cell_contents

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -197,17 +197,13 @@ class UnderWay:
 
         Who waits for a thread of anyio's is not told of: it is left to its thread, as a ``def`` handler is.
         """
-        told = [
-            _end_by_force(running.task, running.awaited, f"{running.who}, for {call.told_keys},")
-            for call, running in list(self._running.items())
-        ]
-        return [each for each in told if each is not None]
+        running = list(self._running.items())
+        return _end_by_force((each.task, each.awaited, f"{each.who}, for {call.told_keys},") for call, each in running)
 
     @staticmethod
     def end_tasks_by_force(tasks: Sequence[Any]) -> list[str]:
         """The same for tasks."""
-        told = (_end_by_force(task, task.get_coro(), task.get_name()) for task in tasks if not task.done())
-        return [each for each in told if each is not None]
+        return _end_by_force((task, task.get_coro(), task.get_name()) for task in tasks if not task.done())
 
     def take_left(self) -> list[Any]:
         """The tasks that handlers have started and that go on; timers of theirs call nobody any more."""
@@ -265,14 +261,17 @@ class UnderWay:
                 yield Work(task, None, what, what, send)
 
 
-def _end_by_force(task: Any, awaited: Any, what: str) -> str | None:
-    """What is ended so, for people; None: there is no code of the user's own in it, or it waits for a thread."""
-    coroutine = users_coroutine(awaited)
-    if coroutine is None:
-        return None
-    told = None if is_in_thread_of_anyios(awaited) else f"{what} at {real_wait(task, awaited) or 'a send'}"
-    with suppress(BaseException):  # it has ignored even that, or raises what nobody would hear
-        close_in(task, coroutine)
+def _end_by_force(works: Iterable[tuple[Any, Any, str]]) -> list[str]:
+    """End the user's own code in tasks, what they await and what that is; those that wait for no thread, for people."""
+    told = []
+    for task, awaited, what in works:
+        coroutine = users_coroutine(awaited)
+        if coroutine is None:
+            continue
+        if not is_in_thread_of_anyios(awaited):
+            told.append(f"{what} at {real_wait(task, awaited) or 'a send'}")
+        with suppress(BaseException):  # it has ignored even that, or raises what nobody would hear
+            close_in(task, coroutine)
     return told
 
 

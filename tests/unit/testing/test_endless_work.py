@@ -209,9 +209,20 @@ async def test_the_error_of_the_test_is_told_whoever_swallows_cancellations(serv
             await begin(harness, shop, who, ZeroDivisionError())
 
 
-CLEANS_UP = """
+SHIELDED = """
 done, begun = [], asyncio.Event()
 
+async def clean_up(who: str) -> None:
+    try:
+        begun.set()
+        await asyncio.Event().wait()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await asyncio.sleep(0.3)
+            done.append(who)
+"""
+
+CLEANS_UP = """
 @app.background_task
 async def in_a_thread() -> None:
     await anyio.to_thread.run_sync(time.sleep, 0.3)
@@ -219,27 +230,13 @@ async def in_a_thread() -> None:
 
 @app.background_task
 async def shielded() -> None:
-    try:
-        begun.set()
-        await asyncio.Event().wait()
-    finally:
-        with anyio.CancelScope(shield=True):
-            await asyncio.sleep(0.3)
-            done.append("shielded")
+    await clean_up("shielded")
 """
 
 CLEANS_UP_IN_A_HANDLER = """
-done, begun = [], asyncio.Event()
-
 @rocketmq_listener(topic="orders", consumer_group="orders")
 async def order(item: str) -> None:
-    try:
-        begun.set()
-        await asyncio.Event().wait()
-    finally:
-        with anyio.CancelScope(shield=True):
-            await asyncio.sleep(0.3)
-            done.append("handler")
+    await clean_up("handler")
 """
 
 
@@ -249,7 +246,7 @@ async def order(item: str) -> None:
 async def test_who_cleans_up_at_the_end_has_real_time_for_it(
     service: ServiceMaker, source: str, done: list[str]
 ) -> None:
-    shop = service(HEAD + source, SETTINGS)
+    shop = service(HEAD + SHIELDED + source, SETTINGS)
     async with Harness(shop.app) as harness:
         await harness.send("orders", "cup")
         await shop.begun.wait()
