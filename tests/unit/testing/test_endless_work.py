@@ -18,7 +18,6 @@ SETTINGS = "rocketmq: {name-server: embedded, producer: {group: shop}}"
 
 HEAD = """
 import asyncio
-import time
 import threading
 import time
 
@@ -43,9 +42,12 @@ async def ping(item: str) -> str:
 
 
 @pytest.mark.parametrize("kind", ["async def", "def"])
-async def test_messages_that_lead_to_each_other_without_end_are_named(service: ServiceMaker, kind: str) -> None:
-    shop = service(HEAD + PING_PONG % kind, SETTINGS.replace("%", ""))
+async def test_messages_that_lead_to_each_other_without_end_are_named(
+    service: ServiceMaker, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = service(HEAD + PING_PONG % kind, SETTINGS)
     async with Harness(shop.app, patience=0.05) as harness:
+        monkeypatch.setattr(pace, "ENDLESS", 4)
         await harness.send("ping", "ball")
         with pytest.raises(StuckError, match=r"without end: .* sent to p[io]ng  ball; .*p[io]ng, attempt 1: consumed"):
             await harness.drain()
@@ -59,7 +61,7 @@ async def noise(template: RocketMQTemplate) -> None:
 """
 
 
-@pytest.mark.parametrize("verb", ['send("noise", 1)', 'send_one_way("noise", 1)', 'send_many("noise", [1] * 50)'])
+@pytest.mark.parametrize("verb", ['send("noise", 1)', 'send_one_way("noise", 1)', 'send_many("noise", [1] * 5)'])
 async def test_a_background_task_that_sends_without_end_is_named(service: ServiceMaker, verb: str) -> None:
     shop = service(HEAD + SENDS_ON % verb, SETTINGS)
     with anyio.fail_after(60), pytest.raises(StuckError, match=r"without end: .* sent to noise  1; .* wait between"):
@@ -188,7 +190,14 @@ async def begin(harness: Harness, shop: ModuleType, who: str, error: Exception |
         raise error
 
 
+@pytest.fixture
+def short_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those who swallow cancellations have less time: they are cancelled again in each turn of the loop."""
+    monkeypatch.setattr("rocketbox.testing.harness.PATIENCE_AT_THE_END", 0.2)
+
+
 @pytest.mark.parametrize("who", STUBBORN)
+@pytest.mark.usefixtures("short_end")
 async def test_who_swallows_cancellations_at_the_end_is_named_and_the_service_ends(
     service: ServiceMaker, who: str
 ) -> None:
@@ -202,6 +211,7 @@ async def test_who_swallows_cancellations_at_the_end_is_named_and_the_service_en
 
 
 @pytest.mark.parametrize("who", STUBBORN)
+@pytest.mark.usefixtures("short_end")
 async def test_the_error_of_the_test_is_told_whoever_swallows_cancellations(service: ServiceMaker, who: str) -> None:
     shop = service(HEAD + SWALLOWS % STUBBORN[who], SETTINGS)
     with anyio.fail_after(60), pytest.raises(ZeroDivisionError):

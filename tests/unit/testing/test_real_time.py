@@ -409,7 +409,7 @@ async def test_a_handler_that_polls_in_each_turn_of_the_loop_is_waited_for_and_n
 ) -> None:
     """The loop is never idle meanwhile. The harness ends all the same, and the next one begins."""
     try:
-        async with harness_of("polls", patience=0.2) as harness:
+        async with harness_of("polls", patience=0.1) as harness:
             await harness.send("polls", "one", keys="p1")
             with pytest.raises(StuckError, match=r"handler polls .* for keys p1 waits at .*\.py:\d+ in polls"):
                 await harness.drain()
