@@ -7,7 +7,7 @@ harness is asked: how it moves, and when it may, is told in ``pace``. What was s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -42,9 +42,16 @@ from rocketbox.testing.missed_settings import missed_settings
 from rocketbox.testing.observer import Observer
 from rocketbox.testing.pace import Pace
 from rocketbox.testing.real_world import RealPace, RealWorld
-from rocketbox.testing.records import Call, DeadLetter, Outcome, Sent, SentMessages, shown
+from rocketbox.testing.records import Call, DeadLetter, Outcome, Sent, SentMessages, shown, told_error
+from rocketbox.testing.service_end import ServiceEnd
 from rocketbox.testing.started import telling_of_threads
-from rocketbox.testing.under_way import call_for_thread, in_thread_of_pool, submitted_to_pool, thread_started
+from rocketbox.testing.under_way import (
+    call_for_thread,
+    in_service,
+    in_thread_of_pool,
+    submitted_to_pool,
+    thread_started,
+)
 
 __all__ = ["Harness", "QueueOffsets"]
 
@@ -52,11 +59,7 @@ Time = timedelta | str
 Failures = Literal["raise", "keep"]
 
 PATIENCE = 10.0  # seconds of real time in which nothing goes on
-PATIENCE_AT_THE_END = 1.0  # the same, when the service is being stopped
 AFTER_FAULTS = 60.0  # seconds of virtual time after which clients have got over a fault
-LONGEST_STOP = 600.0  # seconds of virtual time in which a service stops, whatever goes on in real time
-LONGEST_REAL_STOP = 30.0  # seconds in which it stops on a real broker: a stop gives up after 20 s
-CLEAN_UP_PAUSE = 0.005  # seconds of real time
 LONGEST_DRAIN = 3600.0  # seconds of virtual time in which handlers that wait for it come to an end
 LONGEST_START = 3600.0  # seconds of virtual time in which the service starts
 HOW_TO_START = "use it inside 'async with', or inside 'with' in a plain function"
@@ -136,9 +139,6 @@ class Harness:
         self._blocking: BlockingHarness | None = None
         self._stop: anyio.Event
         self._runs = self._over = False
-        self._ended_by_force: list[str] = []
-        self._late: tuple[str, ...] = ()
-        """What has kept the stop waiting for longer than the patience."""
         self._settings: list[Settings] = []  # of the service, from before anything of it runs
         self._how_to_start = HOW_TO_START
         self._listened = Listened(app)
@@ -209,10 +209,12 @@ class Harness:
         reported.entered(self)
         going = self._seen.under_way
         self._turns.watch(going.task_started, call_for_thread, going.called_in_thread, going.timer_set)
-        self._host = self._turns.start(self._run(), f"harness of {self.app.name}")
+        self._host = self._turns.start(self._run(), f"a hook or bean of {self.app.name}")
         self._seen.under_way.others.append(self._host)
         try:
-            started = await self._pace.until(lambda: self._runs or self._host.done(), LONGEST_START, quietly=True)
+            started = await self._pace.until(
+                lambda: self._runs or self._host.done(), LONGEST_START, busy_within=PATIENCE, quietly=True
+            )
             if self._host.done():
                 await self._host
             if not started:
@@ -243,97 +245,41 @@ class Harness:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._end()
+        wrong = await self._end(in_short=error is not None)
         host = self._host
-        failed = host.exception() if host.done() and not host.cancelled() else None
-        late = not host.done() or host.cancelled() or (failed is not None and bool(self._late))
-        if error is not None and (self._ended_by_force or late):
-            return  # that is what the test is told
-        if self._ended_by_force:
-            raise HarnessError(
-                f"it went on although it was cancelled at the end, and was ended by force: "
-                f"{'; '.join(self._ended_by_force)}. In production it would hold up the stop of the service: have it "
-                "raise the CancelledError that it catches again, or clean up in less time"
-            ) from failed
-        if late:
-            raise StuckError(self._late or [f"the stop of {self.app.name}"], self._pace.patience) from failed
-        await host
         if error is not None:
+            failed = wrong or (host.exception() if host.done() and not host.cancelled() else None)
+            if failed is not None:  # the test is told its own error
+                error.add_note(f"And the end of {self.app.name} failed: {told_error(failed)}")
             return
+        if wrong is not None:
+            raise wrong
+        await host
         if self._failures == "raise":
             _raise_all(f"hooks of {self.app.name} have failed", self._seen.of_hooks)
 
-    async def _end(self) -> None:
-        """Have the service stop. Handlers that still go on in real time have a second, hooks the patience of the
-        harness; then time passes all the same."""
+    async def _end(self, *, in_short: bool = True) -> HarnessError | None:
+        """Have the service stop; what was wrong with how it did."""
         self._stop.set()
+        end = ServiceEnd(self.app.name, self._host, self._pace, self._turns, self._seen, lambda: self._tasks_of([""]))
         try:
-            await self._turns.see_through(self._until_it_stopped(), "end of the harness")
+            await self._turns.see_through(end.come(started=self._runs, in_short=in_short), "end of the harness")
         finally:
             self._host.cancel()
             self._turns.unwatch()
             self._runs, self._over = False, True
             reported.left(self)
-
-    async def _until_it_stopped(self) -> None:
-        pace, stopped, seen = self._pace, self._host.done, self._seen.under_way
-        limit = LONGEST_STOP if self.is_virtual else LONGEST_REAL_STOP
-
-        def handlers_ended() -> bool:
-            return stopped() or not seen.running
-
-        if not self._runs:
-            self._host.cancel()  # what still starts does not hear of the end
-        pace.patience = min(self._patience, PATIENCE_AT_THE_END)
-        with suppress(StuckError):
-            await pace.until(stopped, limit, quietly=True)
-        if seen.running:
-            pace.regardless = True
-            await pace.until(handlers_ended, limit, quietly=True)
-            await self._clean_up(handlers_ended)  # by now the service has cancelled them
-            self._note_forced(seen.end_by_force())
-            await pace.until(handlers_ended, limit, quietly=True)
-            pace.regardless = False
-        pace.patience = self._patience
-        try:
-            await pace.until(stopped, limit, quietly=True)
-        except StuckError as error:
-            self._late = error.waits
-        pace.regardless = True
-        if not await pace.until(stopped, limit, quietly=True):
-            self._host.cancel()
-            await pace.until(stopped, limit, quietly=True)
-        left = self._tasks_of([""])  # all
-        left += [] if stopped() else [self._host]  # at a hook
-        self._note_forced(seen.end_tasks_by_force(left))
-        started = seen.take_left()
-        await self._turns.end([*left, *started], PATIENCE_AT_THE_END)  # as the end of a process does
-        stubborn = [task for task in started if not task.done()]
-        self._note_forced(seen.end_tasks_by_force(stubborn))
-        await self._turns.end(stubborn, PATIENCE_AT_THE_END)
-        for task in stubborn:
-            if task.done() and not task.cancelled():
-                task.exception()  # is told of already
-
-    async def _clean_up(self, done: Callable[[], bool]) -> None:
-        """Let real time pass, in which somebody who was cancelled has done what he has to do then."""
-        end = self._turns.real_time() + PATIENCE_AT_THE_END
-        while not done() and self._turns.real_time() < end:
-            await self._turns.pause(CLEAN_UP_PAUSE)
+        return end.error()
 
     def _tasks_of(self, names: Iterable[str]) -> list[Any]:
         """The tasks of background work whose names begin so."""
         work = f"{self.app.name} in the background"
         return [task for name in names for task in self._turns.tasks_called(f"{work}: {name}")]
 
-    def _note_forced(self, ended: Sequence[str]) -> None:
-        if ended:
-            self._ended_by_force += ended
-            self._seen.note(f"ended by force, for it went on although it was cancelled: {'; '.join(ended)}")
-
     async def _run(self) -> None:
         config, profiles, settings, beans, hooks = self._launch
         said = Launch(config, profiles, (), settings, beans, hooks=hooks)
+        in_service(self._seen.under_way)
         telling = telling_of_threads(thread_started, submitted_to_pool, in_thread_of_pool)
         with threads_in_use() as threads, telling:
             self._seen.under_way.threads = threads

@@ -44,7 +44,6 @@ __all__ = [
     "RealWait",
     "ThreadCall",
     "awaited_by",
-    "close_in",
     "frames_of",
     "is_call_of_ours",
     "is_in_thread_of_anyios",
@@ -53,7 +52,9 @@ __all__ = [
     "is_users_own",
     "is_users_own_code",
     "line_of_thread",
+    "pools_waited_for",
     "real_wait",
+    "tasks_waited_for",
     "users_coroutine",
     "users_line",
     "waits_for_rocketbox",
@@ -76,7 +77,6 @@ CALLS_BACK = asyncio.Handle._run.__code__
 MAKES_TASKS = frozenset({__file__, str(Path(__file__).with_name("under_way.py"))})
 ResultT = TypeVar("ResultT")
 MOST_TURNS = 10_000  # of the loop, without rest, before one looks what goes on
-LONGEST_TURNS = 0.1  # seconds of real time of them: a turn with thousands of sends takes long
 
 
 class RealWait:
@@ -112,6 +112,8 @@ class ThreadCall:
         self._thread: int | None = None
         self._is_given_up = False
         self._has_ended = False
+        self.keeps_from_ending = True
+        """Whether the loop waits for it when it is closed, or the process at its end."""
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         with self._guard:
@@ -137,6 +139,7 @@ class ThreadCall:
     async def awaited(self, work: Awaitable[ResultT]) -> ResultT:
         """The result of what calls it in a thread; code that looks at tasks knows by this frame what is waited for."""
         self.future = awaited = Future[Any]()  # it goes on before its thread has begun it as well
+        self.keeps_from_ending = False  # it is a thread of anyio's, and is left to that
         try:
             return await work
         finally:
@@ -249,14 +252,14 @@ class LoopTurns:
         self._noted = _NextCalls(self.loop) if ready is None else None
         self._next: Sized = self._noted if ready is None else ready  # type: ignore[assignment]  # one of the two
 
-    async def until_idle(self, turns: int) -> int:
-        """Return when nothing is left that the loop could run now, and after so many turns or LONGEST_TURNS; how many
-        turns it were.
+    async def until_idle(self, turns: int, seconds: float) -> int:
+        """Return when nothing is left that the loop could run now, and after so many turns or seconds of real time; how
+        many turns it were.
 
         Never idle is a loop in which somebody polls: ``while not done: await asyncio.sleep(0)``.
         """
         real_time = self._real.monotonic
-        end = real_time() + LONGEST_TURNS
+        end = real_time() + seconds
         for made in range(turns):
             if not self._next:
                 return made
@@ -326,6 +329,10 @@ class LoopTurns:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=within)
+
+    def leave_threads(self) -> None:
+        """Let the loop not wait for functions that go on in its threads, when it is closed."""
+        self.loop.set_default_executor(ThreadPoolExecutor(thread_name_prefix="asyncio"))
 
     def call_soon(self, call: Callable[[], object]) -> None:
         """Have it called in the next turn."""
@@ -527,6 +534,22 @@ def _waited_for(future: Any, frames: list[FrameType]) -> list[Any] | None:
     return None
 
 
+def tasks_waited_for(task: asyncio.Task[Any], awaited: Any) -> list[asyncio.Task[Any]]:
+    """The tasks that a task waits for, which runs this coroutine."""
+    left, found = _waited_for(getattr(task, "_fut_waiter", None), frames_of(awaited)) or [], list[asyncio.Task[Any]]()
+    seen = set[int]()
+    while left:
+        future = left.pop()
+        if id(future) in seen:
+            continue
+        seen.add(id(future))
+        if isinstance(future, asyncio.Task):
+            found.append(future)
+        else:  # that of a gather, or of a shield
+            left += _waited_for(future, []) or []
+    return found
+
+
 def _line_of(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 
@@ -629,24 +652,15 @@ def is_users_own_code(code: CodeType) -> bool:
     return SITE not in code.co_filename and not code.co_filename.startswith((OWN, *LIBRARIES))
 
 
-def close_in(task: asyncio.Task[Any], coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Close a coroutine that a task is at, as if the task did it: scopes of anyio's are left by who entered them."""
-    here = asyncio.current_task()
-    assert here is not None
-    loop = task.get_loop()
-    asyncio_tasks._leave_task(loop, here)
-    asyncio_tasks._enter_task(loop, task)
-    try:
-        coroutine.close()
-    finally:
-        asyncio_tasks._leave_task(loop, task)
-        asyncio_tasks._enter_task(loop, here)
-
-
 def is_in_thread_of_anyios(awaited: Any) -> bool:
     """Whether a coroutine waits for a thread of anyio's, which no cancellation gives up unless it is asked for that."""
     frames = frames_of(awaited)
     return bool(frames) and frames[-1].f_code.co_filename.startswith(ANYIO) and frames[-1].f_code.co_name == IN_A_THREAD
+
+
+def pools_waited_for(awaited: Any) -> list[WorkerPool]:
+    """Those of rocketbox's pools of threads that a coroutine waits for."""
+    return [frame.f_locals["self"] for frame in frames_of(awaited) if frame.f_code is WorkerPool.run.__code__]
 
 
 def users_line(awaited: Any) -> str | None:

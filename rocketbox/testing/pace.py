@@ -32,6 +32,9 @@ from rocketbox.testing.virtual_clock import VirtualClock
 __all__ = ["Pace"]
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.0002, 0.01  # seconds of real time between two looks
+LONGEST_LOOK = 0.25  # seconds of real time that count between two looks
+FEWEST_LOOKS = 4  # in which nothing has gone on, whatever else the machine does meanwhile
+SHORTEST_BUSY = 2.0  # seconds of real time in which a loop may be busy, before one looks what comes of it
 FEW_TURNS = 100  # of the loop, between two moves of time, when it moves whatever goes on
 ENDLESS = 10  # times patience, in which something is always brought forward, or waited for, and no time moves
 NEVER_WAITS = "a task of this event loop never waits for anything, and runs again in each turn"
@@ -83,17 +86,18 @@ class Pace:
             self.clock.move_to(end)
             await self._settle()
 
-    async def until(self, done: Done, within: float = inf, *, quietly: bool = False) -> bool:
+    async def until(self, done: Done, within: float = inf, *, busy_within: float = 0.0, quietly: bool = False) -> bool:
         """Move time until ``done()``, at most by ``within`` seconds; whether it is so. Raises StuckError.
 
-        ``quietly`` is for a pace in real time, which says of others that it waits.
+        The loop may be busy for ``busy_within`` seconds of real time before that is called endless, however little the
+        patience is. ``quietly`` is for a pace in real time, which says of others that it waits.
         """
         end = self.clock.monotonic() + within
         while not done():
             async with self._turn:
                 if done():  # while others had their turn
                     break
-                await self._settle(done)
+                await self._settle(done, busy_within)
                 if done():
                     break
                 due = self.clock.next_timer(end)
@@ -102,56 +106,64 @@ class Pace:
                 self.clock.move_to(due)
         return True
 
-    async def _settle(self, done: Done | None = None) -> None:
-        turns = self.turns
-        since = turns.real_time()
-        began, mark, pause = since, None, SHORTEST_PAUSE
+    async def _settle(self, done: Done | None = None, busy_within: float = 0.0) -> None:
+        turns, patience = self.turns, self.patience
+        endless = max(ENDLESS * patience, busy_within)
+        most_turns, longest_busy = (FEW_TURNS, inf) if self.regardless else (MOST_TURNS, max(patience, SHORTEST_BUSY))
+        looks = _Looks(turns.real_time, min(LONGEST_LOOK, patience / FEWEST_LOOKS))
+        since = changed = quiet = rested = now = looks.time
+        mark, pause, made = self._progress(), SHORTEST_PAUSE, 0
         first_seen: dict[object, float] = {}  # of each that is waited for
         while True:
-            idle = await self._until_idle(since, done)
+            made += await turns.until_idle(most_turns, looks.longest)
+            idle, now, progress = turns.is_idle, looks.look(), self._progress()
+            if mark != progress:
+                mark, changed, quiet, pause = progress, now, now, SHORTEST_PAUSE
+            if idle:
+                made, rested = 0, now
+            elif made < most_turns and now - rested < longest_busy and now - since < endless:
+                if now - rested > patience and done is not None and done():
+                    return
+                quiet = now
+                continue  # it may come to rest soon
             waits = list(self._real_waits())
             idle = idle and turns.is_idle  # a thread may have asked for something and ended since
             if (idle and not waits) or self.regardless or (done is not None and done()):
                 return
-            now, progress = turns.real_time(), self._progress()
-            self._check_ends(since, now)
-            longest = ENDLESS * self.patience
             for wait in waits:
-                if wait.of is not None and now - first_seen.setdefault(wait.of, now) > longest:
+                if wait.of is not None and now - first_seen.setdefault(wait.of, now) > endless:
                     raise UnendingError([str(wait)], now - first_seen[wait.of])
-            if mark != progress:
-                began, mark, pause = now, progress, SHORTEST_PAUSE
-            elif now - began > self.patience:
-                raise StuckError([str(each) for each in waits] or [NEVER_WAITS], self.patience)
+            told = [str(each) for each in waits] or [NEVER_WAITS]
+            if now - quiet > patience:
+                raise StuckError(told, patience)
+            if now - since > endless:
+                if now - changed > patience:
+                    raise StuckError(told, now - changed)
+                raise EndlessError(self._latest() or told, now - since)
             if idle:
                 if turns.time_stands_still:
-                    raise FrozenTimeError([str(each) for each in waits])
+                    raise FrozenTimeError(told)
                 await turns.pause(pause)
-                since += turns.real_time() - now  # in which somebody's own work went on, which has an end by itself
+                since += looks.look() - now  # in which somebody's own work went on, which has an end by itself
                 pause = min(pause * 2, LONGEST_PAUSE)
 
-    async def _until_idle(self, since: float, done: Done | None) -> bool:
-        """Whether the loop is idle, which is not looked at for longer than so many turns.
 
-        Where it goes on for long beside what is ``done()``, that is enough.
-        """
-        left = FEW_TURNS if self.regardless else MOST_TURNS
-        while left > 0:
-            left -= await self.turns.until_idle(left)
-            if self.turns.is_idle:
-                return True
-            now = self.turns.real_time()
-            if self._is_endless(since, now) and done is not None and done():
-                break
-            if not self.regardless:
-                self._check_ends(since, now)
-        return False
+class _Looks:
+    """Real time, as far as somebody has looked what goes on: of the time between two looks no more counts than so much.
 
-    def _is_endless(self, since: float, now: float) -> bool:
-        return now - since > ENDLESS * self.patience
+    For in the rest of it nobody could see whether anything did: a debugger has stopped the process, or the machine had
+    no time for it. ``time`` and ``longest`` are in seconds.
+    """
 
-    def _check_ends(self, since: float, now: float) -> None:
-        if self._is_endless(since, now):
-            raise EndlessError(
-                self._latest() or [str(each) for each in self._real_waits()] or [NEVER_WAITS], now - since
-            )
+    def __init__(self, real_time: Callable[[], float], longest: float) -> None:
+        self.time = 0.0
+        self.longest = longest
+        self._real_time = real_time
+        self._last = real_time()
+
+    def look(self) -> float:
+        """What time it is now."""
+        now = self._real_time()
+        self.time += min(now - self._last, self.longest)
+        self._last = now
+        return self.time

@@ -113,10 +113,13 @@ class RealPace:
         await self._clock.sleep(seconds)
         await self.settle()
 
-    async def until(self, done: Callable[[], bool], within: float = inf, *, quietly: bool = False) -> bool:
+    async def until(
+        self, done: Callable[[], bool], within: float = inf, *, busy_within: float = 0.0, quietly: bool = False
+    ) -> bool:
         """Wait until ``done()``, at most for ``within`` seconds; whether it is so.
 
-        ``quietly``: nobody is told that it waits, and servers are not asked what they alone know.
+        ``quietly``: nobody is told that it waits, and servers are not asked what they alone know. ``busy_within`` is
+        for a pace in virtual time.
         """
         asks = not isinf(within) and not quietly
         if not done() and asks:

@@ -44,6 +44,11 @@ class StartedThread:
     def __init__(self, thread: threading.Thread) -> None:
         self._thread = thread
 
+    @property
+    def keeps_from_ending(self) -> bool:
+        """Whether the process waits for it at its end, or would do so if the main thread had started it."""
+        return not self._thread.daemon or hasattr(self._thread, INHERITED)
+
     @staticmethod
     def is_meant(thread: threading.Thread, starter: FrameType) -> bool:
         """Whether it is one that comes to an end, of the user's own code, or given by it what it is to run."""
@@ -76,7 +81,7 @@ class TimerCall:
     """What ``loop.call_later(...)`` is to call, unless ``handle`` is cancelled."""
 
     what = "a timer"
-    waits_for_loop = False
+    waits_for_loop = keeps_from_ending = False
 
     def __init__(self, function: Callable[..., object]) -> None:
         self.handle: Any = None  # of the loop

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,23 +21,40 @@ from rocketbox.blocking import BorrowedThreads, WorkerPool
 from rocketbox.testing.loop_turns import (
     RealWait,
     ThreadCall,
-    close_in,
     is_call_of_ours,
-    is_in_thread_of_anyios,
     is_ours,
     is_users_own,
     is_users_own_code,
     line_of_thread,
+    pools_waited_for,
     real_wait,
-    users_coroutine,
 )
 from rocketbox.testing.promises import Work, holder_of, is_held_by
 from rocketbox.testing.records import Call
 from rocketbox.testing.started import StartedThread, TimerCall
 
-__all__ = ["UnderWay", "call_for_thread", "in_thread_of_pool", "is_in_a_call", "submitted_to_pool", "thread_started"]
+__all__ = [
+    "GoesOn",
+    "UnderWay",
+    "call_for_thread",
+    "in_service",
+    "in_thread_of_pool",
+    "is_in_a_call",
+    "submitted_to_pool",
+    "thread_started",
+]
 
 _call: ContextVar[_Running | None] = ContextVar("call of a handler", default=None)
+_service: ContextVar[UnderWay | None] = ContextVar("service under test", default=None)
+
+
+@dataclass(frozen=True, eq=False)
+class GoesOn:
+    """A task that has not ended, and what it is, for people; ``awaited`` is what is looked at instead of all of it."""
+
+    task: Any
+    awaited: Any
+    what: str
 
 
 @dataclass(eq=False)
@@ -66,6 +83,7 @@ class UnderWay:
     def __init__(self) -> None:
         self.threads: list[WorkerPool | BorrowedThreads] = []
         """Those in which functions run that rocketbox calls."""
+        self._left_alone: list[WorkerPool | BorrowedThreads] = []
         self.others: list[Any] = []
         """Further tasks that may wait for something else than virtual time."""
         self.ending: Callable[[], Sequence[Any]] = tuple
@@ -73,6 +91,8 @@ class UnderWay:
         self.sending: dict[object, Any] = {}
         """The task of each send that is none of a handler's; middleware may take real time meanwhile, and so may a
         thread that compresses what is sent."""
+        self.tasks = WeakSet[Any]()
+        """All that code of the service has made."""
         self.ended = 0
         """How much has ended so far: it grows with whatever does."""
         self._running: dict[Call, _Running] = {}
@@ -90,7 +110,7 @@ class UnderWay:
         found = [f"handler {call.name}" for call in self._running]
         for running in self._left:
             by = f"{running.who} has started"
-            found += [f"task {task.get_name()!r}, which {by}," for task in list(running.started)]
+            found += [f"task {_name_of(task)}, which {by}," for task in list(running.started)]
             found += [f"{call.what} that {by}" for call in list(running.threads) if call.waits_for_loop]
         return found
 
@@ -146,6 +166,8 @@ class UnderWay:
     def task_started(self, task: Any) -> None:
         """A task was made: by a handler, if it is in the context of one and is not rocketbox's own."""
         running = _call.get()
+        if running is not None or _service.get() is self:
+            self.tasks.add(task)
         if running is None:
             return
         if is_ours(task) and not is_call_of_ours(task, sys._getframe(1)):
@@ -192,25 +214,43 @@ class UnderWay:
         """Those of nobody whom ``drain`` waits for by itself, for people."""
         return [f"a send in {task.get_name()!r}" for task in self.sending.values()]
 
-    def end_by_force(self) -> list[str]:
-        """End the coroutines of handlers that go on, whatever they do about it; which they are, and where they were.
+    @property
+    def handlers(self) -> list[GoesOn]:
+        """Those whose calls have not ended."""
+        running = self._running.items()
+        return [GoesOn(each.task, each.awaited, f"{each.who}, for {call.told_keys},") for call, each in running]
 
-        Who waits for a thread of anyio's is not told of: it is left to its thread, as a ``def`` handler is.
-        """
-        running = list(self._running.items())
-        return _end_by_force((each.task, each.awaited, f"{each.who}, for {call.told_keys},") for call, each in running)
+    @property
+    def tasks_left(self) -> list[Any]:
+        """Those of the service that have not ended."""
+        return [task for task in self.tasks if not task.done()]
 
-    @staticmethod
-    def end_tasks_by_force(tasks: Sequence[Any]) -> list[str]:
-        """The same for tasks."""
-        return _end_by_force((task, task.get_coro(), task.get_name()) for task in tasks if not task.done())
+    @property
+    def threads_left(self) -> list[RealWait]:
+        """What goes on in threads, by handlers, and keeps the event loop or the process from coming to its end."""
+        return [
+            _wait_of(call, running)
+            for running in (*self._running.values(), *self._left)
+            for call in list(running.threads)
+            if call.keeps_from_ending and call.goes_on
+        ]
 
-    def take_left(self) -> list[Any]:
-        """The tasks that handlers have started and that go on; timers of theirs call nobody any more."""
-        left = list(self._running.values()) + list(self._left)
-        for each in (each for running in left for each in list(running.threads) if isinstance(each, TimerCall)):
-            each.handle.cancel()
-        return [task for running in left for task in running.started if not task.done()]
+    def leave_threads_of_handlers(self) -> None:
+        """Wait no more for threads in which handlers run now: a function in one cannot be cancelled."""
+        for running in self._running.values():
+            self._left_alone += [pool for pool in pools_waited_for(running.awaited) if pool not in self._left_alone]
+
+    def cancel_timers(self) -> None:
+        """Timers of handlers call nobody any more."""
+        for running in (*self._running.values(), *self._left):
+            for call in list(running.threads):
+                if isinstance(call, TimerCall):
+                    call.handle.cancel()
+
+    def told(self, task: Any) -> str:
+        """What a task is, for people."""
+        who = next((running.who for running in (*self._running.values(), *self._left) if task in running.started), None)
+        return f"task {_name_of(task)}, which {who or 'a hook or a background task'} has started,"
 
     def real_waits(self) -> Iterator[RealWait]:
         """What waits now for something else than virtual time."""
@@ -230,10 +270,9 @@ class UnderWay:
         for running in at_work:
             for call in list(running.threads):
                 if not call.waits_for_loop:
-                    began = "set" if isinstance(call, TimerCall) else "started"
-                    yield RealWait(f"{call.what} that {running.who} has {began}", call.line, call)
+                    yield _wait_of(call, running)
         for threads in self.threads:
-            if threads.goes_on_by_itself:
+            if threads.goes_on_by_itself and threads not in self._left_alone:
                 frames = sys._current_frames()
                 lines = [line for each in threads.busy_threads if (line := line_of_thread(frames.get(each)))]
                 yield RealWait(f"a thread of {threads.name}", ", ".join(lines))
@@ -247,7 +286,7 @@ class UnderWay:
             if call is not None and not running.ended:
                 yield Work(running.task, running.awaited, told, told, running)
             for task in running.started:
-                name = f"task {task.get_name()!r}"
+                name = f"task {_name_of(task)}"
                 yield Work(task, None, f"{name}, which {running.who} has started,", f"{name} of {told}", task)
         for task, (what, asking) in self._asked.items():
             yield Work(task, None, what, what, asking)
@@ -261,18 +300,20 @@ class UnderWay:
                 yield Work(task, None, what, what, send)
 
 
-def _end_by_force(works: Iterable[tuple[Any, Any, str]]) -> list[str]:
-    """End the user's own code in tasks, what they await and what that is; those that wait for no thread, for people."""
-    told = []
-    for task, awaited, what in works:
-        coroutine = users_coroutine(awaited)
-        if coroutine is None:
-            continue
-        if not is_in_thread_of_anyios(awaited):
-            told.append(f"{what} at {real_wait(task, awaited) or 'a send'}")
-        with suppress(BaseException):  # it has ignored even that, or raises what nobody would hear
-            close_in(task, coroutine)
-    return told
+def _wait_of(call: ThreadCall | StartedThread | TimerCall, running: _Running) -> RealWait:
+    began = "set" if isinstance(call, TimerCall) else "started"
+    return RealWait(f"{call.what} that {running.who} has {began}", call.line, call)
+
+
+def _name_of(task: Any) -> str:
+    """A task's name; with a factory of tasks Python 3.13.0 to 3.13.2 calls one 'None' that has none."""
+    name = task.get_name()
+    return repr(name if name != "None" else getattr(task.get_coro(), "__qualname__", name))
+
+
+def in_service(under_way: UnderWay) -> None:
+    """This task, and all that is made by it from now on, belongs to the service."""
+    _service.set(under_way)
 
 
 def is_in_a_call() -> bool:

@@ -163,6 +163,7 @@ MAY_IMPORT_A_LOOP = {
     "loops.py",
     "waiters.py",
     "remoting/asyncio_driver.py",
+    "testing/forced_end.py",
     "testing/loop_turns.py",
     "testing/memory_transport.py",
 }

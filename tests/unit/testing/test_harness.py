@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from rocketbox.errors import ConfigurationError, HandlerError, NotStartedError, Reject
 from rocketbox.message import DELAY_LEVEL_SECONDS
 from rocketbox.template import PayloadError
-from rocketbox.testing import Harness, HarnessError, Outcome, loop_turns
+from rocketbox.testing import Harness, HarnessError, Outcome, pace
 from tests.support.framework.services import ServiceMaker
 
 pytestmark = pytest.mark.anyio
@@ -431,7 +431,7 @@ async def row(text: str) -> str:
 async def test_what_follows_at_once_is_done_when_a_group_has_consumed_however_slow_the_machine_is(
     service: ServiceMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop_turns, "LONGEST_TURNS", 0.0)
+    monkeypatch.setattr(pace, "LONGEST_LOOK", 0.0)
     shop = service(FOLLOWED, "rocketmq: {name-server: embedded, producer: {group: shop}}")
     async with Harness(shop.app) as harness:
         await harness.send("orders", "cup")

@@ -408,11 +408,16 @@ async def test_a_handler_that_polls_in_each_turn_of_the_loop_is_waited_for_and_n
     slow: ModuleType, harness_of: Callable[..., Harness]
 ) -> None:
     """The loop is never idle meanwhile. The harness ends all the same, and the next one begins."""
-    try:
+
+    async def test() -> None:
         async with harness_of("polls", patience=0.1) as harness:
             await harness.send("polls", "one", keys="p1")
             with pytest.raises(StuckError, match=r"handler polls .* for keys p1 waits at .*\.py:\d+ in polls"):
                 await harness.drain()
+
+    try:
+        with pytest.raises(StuckError, match=r"a thread that handler polls .* has started"):
+            await test()
         assert slow.seen == []
         async with harness_of("polls") as harness:
             await harness.send("polls", "one")
@@ -434,7 +439,7 @@ async def test_a_start_that_hangs_is_named_with_its_line_and_ends(slow: ModuleTy
         finally:
             ended.append("cancelled")
 
-    with pytest.raises(StuckError, match=r"harness of slow waits at .*\.py:\d+ in waits_for_ever"):
+    with pytest.raises(StuckError, match=r"a hook or bean of slow waits at .*\.py:\d+ in waits_for_ever"):
         async with Harness(slow.app, patience=0.2):
             pytest.fail("it started")
     assert ended == ["cancelled"]

@@ -1,0 +1,91 @@
+"""The end of coroutines by force: of what has gone on although it was cancelled, and would go on in the next test.
+
+A coroutine is closed as if its task did it. Where that waits for other tasks (``await``, ``gather``, a task group),
+these come first: who waits for them hears of their end as ever, and mostly comes to its own by that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from asyncio import tasks as asyncio_tasks
+from collections.abc import Coroutine, Iterator
+from contextlib import suppress
+from typing import Any
+
+from rocketbox.testing.loop_turns import awaited_by, is_in_thread_of_anyios, tasks_waited_for, users_coroutine
+
+__all__ = ["end_by_force"]
+
+MOST_AWAITS = 100  # at which a generator is ended, one after the other: it may wait in a ``finally``
+STEP_OF_A_GENERATOR = frozenset({"async_generator_asend", "async_generator_athrow"})
+
+
+def end_by_force(task: asyncio.Task[Any], awaited: Any, ended: set[asyncio.Task[Any]]) -> bool:
+    """End what a task is at, or what those are at that it waits for; whether one of them goes on by itself.
+
+    ``awaited`` is the coroutine that is looked at instead of the task's whole one. ``ended`` are those that were ended
+    so just before, and have not had a turn of the loop since; who waits for them is left alone. Who waits for a thread
+    of anyio's does not go on by itself: it would end when the thread does.
+    """
+    goes_on = False
+    for each, coroutine in list(_innermost(task, awaited, ended, set())):
+        ended.add(each)
+        goes_on = goes_on or not is_in_thread_of_anyios(coroutine)
+        with suppress(BaseException):  # it has ignored even that, or raises what nobody would hear
+            _close_in(each, coroutine)
+        if each is not task or awaited is None:
+            each.cancel()  # what it waits for may never come now
+            each.add_done_callback(_hear)
+    return goes_on
+
+
+def _innermost(
+    task: asyncio.Task[Any], awaited: Any, ended: set[asyncio.Task[Any]], seen: set[asyncio.Task[Any]]
+) -> Iterator[tuple[asyncio.Task[Any], Any]]:
+    """The tasks that wait for no other one, each with the outermost coroutine of the user's own in it."""
+    if task in ended or task in seen:
+        return
+    seen.add(task)
+    work = task.get_coro() if awaited is None else awaited
+    found = False
+    for other in tasks_waited_for(task, work):
+        found = found or other in ended
+        for each in _innermost(other, None, ended, seen):
+            found = True
+            yield each
+    if not found and not task.done() and (coroutine := users_coroutine(work)) is not None:
+        yield task, coroutine
+
+
+def _close_in(task: asyncio.Task[Any], coroutine: Coroutine[Any, Any, Any]) -> None:
+    """Close a coroutine that a task is at, as if the task did it: scopes of anyio's are left by who entered them."""
+    here = asyncio.current_task()
+    assert here is not None
+    loop = task.get_loop()
+    asyncio_tasks._leave_task(loop, here)
+    asyncio_tasks._enter_task(loop, task)
+    try:
+        for step in reversed(list(_steps_of_generators(coroutine))):
+            with suppress(BaseException):  # by the end of the coroutine a generator is left as it is
+                for _ in range(MOST_AWAITS):
+                    step.throw(GeneratorExit())
+        coroutine.close()
+    finally:
+        asyncio_tasks._leave_task(loop, task)
+        asyncio_tasks._enter_task(loop, here)
+
+
+def _steps_of_generators(coroutine: Any) -> Iterator[Any]:
+    """What the code awaits that iterates over asynchronous generators, the outermost first."""
+    for each, _ in awaited_by(coroutine):
+        if inspect.iscoroutine(each) or inspect.isasyncgen(each):
+            inner = each.cr_await if inspect.iscoroutine(each) else each.ag_await
+            if type(inner).__name__ in STEP_OF_A_GENERATOR:
+                yield inner
+
+
+def _hear(task: asyncio.Task[Any]) -> None:
+    """Hear of the error of a task whose coroutine was closed, which nobody else may do."""
+    if not task.cancelled():
+        task.exception()
