@@ -244,7 +244,8 @@ def _made_by(function: Any) -> _Instance | None:
 def _annotated(class_: type, name: str) -> _Instance | None:
     """What an attribute is by the annotations of its class, or of its constructor where it only keeps a parameter."""
     for base in class_.__mro__:
-        annotation = vars(base).get("__annotations__", {}).get(name)
+        annotations = vars(base).get("__annotations__")  # a type of Python's own may have a descriptor of that name
+        annotation = annotations.get(name) if isinstance(annotations, dict) else None
         if annotation is not None:
             try:
                 return _instance_of(resolve_hint(base, annotation))

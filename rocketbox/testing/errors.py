@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from rocketbox.errors import RocketBoxError
 
-__all__ = ["EndlessError", "FrozenTimeError", "HarnessError", "SimulatedError", "StuckError", "UnendingError"]
+__all__ = ["EndlessError", "FrozenTimeError", "HarnessError", "SimulatedError", "StuckError", "UnendingError", "note"]
 
 
 class HarnessError(RocketBoxError):
@@ -66,3 +67,10 @@ class EndlessError(StuckError):
 
 class SimulatedError(RocketBoxError):
     """What a handler raises because a test has said so: ``harness.handler(pay).fails(2)``."""
+
+
+def note(error: BaseException, text: str) -> None:
+    """Note something at an error, where it takes notes: one that is frozen does not."""
+    if text not in getattr(error, "__notes__", ()):
+        with suppress(Exception):
+            error.add_note(text)

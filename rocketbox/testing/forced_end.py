@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from asyncio import tasks as asyncio_tasks
-from collections.abc import Coroutine, Iterator
+from collections.abc import Container, Coroutine, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -21,15 +21,18 @@ MOST_AWAITS = 100  # at which a generator is ended, one after the other: it may 
 STEP_OF_A_GENERATOR = frozenset({"async_generator_asend", "async_generator_athrow"})
 
 
-def end_by_force(task: asyncio.Task[Any], awaited: Any, ended: set[asyncio.Task[Any]]) -> bool:
+def end_by_force(
+    task: asyncio.Task[Any], awaited: Any, among: Container[asyncio.Task[Any]], ended: set[asyncio.Task[Any]]
+) -> bool:
     """End what a task is at, or what those are at that it waits for; whether one of them goes on by itself.
 
-    ``awaited`` is the coroutine that is looked at instead of the task's whole one. ``ended`` are those that were ended
-    so just before, and have not had a turn of the loop since; who waits for them is left alone. Who waits for a thread
-    of anyio's does not go on by itself: it would end when the thread does.
+    ``awaited`` is the coroutine that is looked at instead of the task's whole one. Tasks that are not ``among`` these
+    are somebody else's, and are left alone. ``ended`` are those that were ended so just before, and have not had a turn
+    of the loop since; who waits for them is left alone as well. Who waits for a thread of anyio's does not go on by
+    itself: it would end when the thread does.
     """
     goes_on = False
-    for each, coroutine in list(_innermost(task, awaited, ended, set())):
+    for each, coroutine in list(_innermost(task, awaited, among, ended, set())):
         ended.add(each)
         goes_on = goes_on or not is_in_thread_of_anyios(coroutine)
         with suppress(BaseException):  # it has ignored even that, or raises what nobody would hear
@@ -41,7 +44,11 @@ def end_by_force(task: asyncio.Task[Any], awaited: Any, ended: set[asyncio.Task[
 
 
 def _innermost(
-    task: asyncio.Task[Any], awaited: Any, ended: set[asyncio.Task[Any]], seen: set[asyncio.Task[Any]]
+    task: asyncio.Task[Any],
+    awaited: Any,
+    among: Container[asyncio.Task[Any]],
+    ended: set[asyncio.Task[Any]],
+    seen: set[asyncio.Task[Any]],
 ) -> Iterator[tuple[asyncio.Task[Any], Any]]:
     """The tasks that wait for no other one, each with the outermost coroutine of the user's own in it."""
     if task in ended or task in seen:
@@ -51,7 +58,7 @@ def _innermost(
     found = False
     for other in tasks_waited_for(task, work):
         found = found or other in ended
-        for each in _innermost(other, None, ended, seen):
+        for each in _innermost(other, None, among, ended, seen) if other in among else ():
             found = True
             yield each
     if not found and not task.done() and (coroutine := users_coroutine(work)) is not None:

@@ -33,7 +33,7 @@ from rocketbox.testing.addresses import given_name_servers
 from rocketbox.testing.batches import Batches
 from rocketbox.testing.blocking_harness import BlockingHarness
 from rocketbox.testing.changes import Changes
-from rocketbox.testing.errors import HarnessError, StuckError
+from rocketbox.testing.errors import HarnessError, StuckError, note
 from rocketbox.testing.faults import BrokerFaults, ClusterFaults, DiskFaults, HandlerFaults, HandlerHandle
 from rocketbox.testing.listened import Listened, is_meant
 from rocketbox.testing.loop_turns import LoopTurns, users_line
@@ -59,6 +59,7 @@ Time = timedelta | str
 Failures = Literal["raise", "keep"]
 
 PATIENCE = 10.0  # seconds of real time in which nothing goes on
+LONGEST_PATIENCE = 1e9  # the same, for who never gives up
 AFTER_FAULTS = 60.0  # seconds of virtual time after which clients have got over a fault
 LONGEST_DRAIN = 3600.0  # seconds of virtual time in which handlers that wait for it come to an end
 LONGEST_START = 3600.0  # seconds of virtual time in which the service starts
@@ -122,7 +123,7 @@ class Harness:
         self._begin = now if now is None else _in_utc(now)
         if isinstance(patience, bool) or not isinstance(patience, int | float) or not patience > 0:
             raise HarnessError(f"patience={patience!r}: write how many seconds of real time, such as 60")
-        self._patience = patience
+        self._patience = min(patience, LONGEST_PATIENCE)
         self._failures = _checked(failures)
         self._given = given_name_servers(settings or {})
         self._name_servers = {"": name_server} if isinstance(name_server, str) else dict(name_server or {})
@@ -224,8 +225,9 @@ class Harness:
             self._offsets_before.update(world.offsets_before)
         except BaseException as error:
             if missed:
-                error.add_note(missed)
-            await self._end()
+                note(error, missed)
+            for each in (await self._end()).errors:
+                note(error, f"And the end of {self.app.name} failed: {told_error(each)}")
             raise
         return self
 
@@ -245,23 +247,30 @@ class Harness:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        wrong = await self._end(in_short=error is not None)
-        host = self._host
-        if error is not None:
-            failed = wrong or (host.exception() if host.done() and not host.cancelled() else None)
-            if failed is not None:  # the test is told its own error
-                error.add_note(f"And the end of {self.app.name} failed: {told_error(failed)}")
+        end = await self._end(in_short=error is not None)
+        hooks = self._seen.of_hooks if self._failures == "raise" else []
+        failed = [each for each in (error, *end.errors, end.failure) if each is not None]
+        if not failed:
+            _raise_all(f"hooks of {self.app.name} have failed", hooks)
             return
-        if wrong is not None:
-            raise wrong
-        await host
-        if self._failures == "raise":
-            _raise_all(f"hooks of {self.app.name} have failed", self._seen.of_hooks)
+        told = failed[0]  # the test's own, if there is one
+        for each in (*failed[1:], *hooks):
+            note(told, f"And the end of {self.app.name} failed: {told_error(each)}")
+        if error is None:
+            raise told
 
-    async def _end(self, *, in_short: bool = True) -> HarnessError | None:
-        """Have the service stop; what was wrong with how it did."""
+    async def _end(self, *, in_short: bool = True) -> ServiceEnd:
+        """Have the service stop; how it did."""
         self._stop.set()
-        end = ServiceEnd(self.app.name, self._host, self._pace, self._turns, self._seen, lambda: self._tasks_of([""]))
+        end = ServiceEnd(
+            self.app.name,
+            self._host,
+            self._pace,
+            self._turns,
+            self._seen,
+            lambda: self._tasks_of([""]),
+            is_own_loop=self._blocking is not None,
+        )
         try:
             await self._turns.see_through(end.come(started=self._runs, in_short=in_short), "end of the harness")
         finally:
@@ -269,7 +278,7 @@ class Harness:
             self._turns.unwatch()
             self._runs, self._over = False, True
             reported.left(self)
-        return end.error()
+        return end
 
     def _tasks_of(self, names: Iterable[str]) -> list[Any]:
         """The tasks of background work whose names begin so."""

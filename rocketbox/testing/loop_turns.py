@@ -101,6 +101,8 @@ class ThreadCall:
     """
 
     what = "a thread"
+    keeps_from_ending = True
+    """The process waits for it at its end."""
 
     def __init__(
         self, function: Callable[..., Any], around: Callable[[], AbstractContextManager[object]] = nullcontext
@@ -112,8 +114,8 @@ class ThreadCall:
         self._thread: int | None = None
         self._is_given_up = False
         self._has_ended = False
-        self.keeps_from_ending = True
-        """Whether the loop waits for it when it is closed, or the process at its end."""
+        self.is_in_default_executor = False
+        """Whether the loop waits for it when it is closed."""
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         with self._guard:
@@ -139,7 +141,6 @@ class ThreadCall:
     async def awaited(self, work: Awaitable[ResultT]) -> ResultT:
         """The result of what calls it in a thread; code that looks at tasks knows by this frame what is waited for."""
         self.future = awaited = Future[Any]()  # it goes on before its thread has begun it as well
-        self.keeps_from_ending = False  # it is a thread of anyio's, and is left to that
         try:
             return await work
         finally:
@@ -275,6 +276,9 @@ class LoopTurns:
 
     async def pause(self, seconds: float) -> None:
         """Let real time pass."""
+        if self.time_stands_still:
+            threading.Event().wait(seconds)  # no timer of the loop would ever be due
+            seconds = 0.0
         await self._real.sleep(seconds)
 
     def real_time(self) -> float:
@@ -383,6 +387,7 @@ class LoopTurns:
             if executor is not None and not isinstance(executor, ThreadPoolExecutor):
                 return run_in_executor(executor, func, *args)
             call = for_thread(func)
+            call.is_in_default_executor = executor is None
             call.future = future = run_in_executor(executor, call, *args)
             in_thread(call)
             return future

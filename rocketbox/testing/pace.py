@@ -29,7 +29,7 @@ from rocketbox.testing.errors import EndlessError, FrozenTimeError, StuckError, 
 from rocketbox.testing.loop_turns import MOST_TURNS, LoopTurns, RealWait
 from rocketbox.testing.virtual_clock import VirtualClock
 
-__all__ = ["Pace"]
+__all__ = ["Looks", "Pace"]
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.0002, 0.01  # seconds of real time between two looks
 LONGEST_LOOK = 0.25  # seconds of real time that count between two looks
@@ -97,8 +97,7 @@ class Pace:
             async with self._turn:
                 if done():  # while others had their turn
                     break
-                await self._settle(done, busy_within)
-                if done():
+                if await self._settle(done, busy_within):
                     break
                 due = self.clock.next_timer(end)
                 if due is None:
@@ -106,58 +105,61 @@ class Pace:
                 self.clock.move_to(due)
         return True
 
-    async def _settle(self, done: Done | None = None, busy_within: float = 0.0) -> None:
+    async def _settle(self, done: Done | None = None, busy_within: float = 0.0) -> bool:
+        """Whether it is ``done()`` now."""
         turns, patience = self.turns, self.patience
         endless = max(ENDLESS * patience, busy_within)
         most_turns, longest_busy = (FEW_TURNS, inf) if self.regardless else (MOST_TURNS, max(patience, SHORTEST_BUSY))
-        looks = _Looks(turns.real_time, min(LONGEST_LOOK, patience / FEWEST_LOOKS))
-        since = changed = quiet = rested = now = looks.time
+        looks, long_looks = Looks(turns.real_time, patience), Looks(turns.real_time, endless)
+        quiet = since = changed = rested = 0.0  # the first by looks, the others by long_looks
         mark, pause, made = self._progress(), SHORTEST_PAUSE, 0
         first_seen: dict[object, float] = {}  # of each that is waited for
         while True:
             made += await turns.until_idle(most_turns, looks.longest)
-            idle, now, progress = turns.is_idle, looks.look(), self._progress()
+            idle, progress = turns.is_idle, self._progress()
+            now, long_now = looks.look(), long_looks.look()
             if mark != progress:
-                mark, changed, quiet, pause = progress, now, now, SHORTEST_PAUSE
+                mark, changed, quiet, pause = progress, long_now, now, SHORTEST_PAUSE
             if idle:
-                made, rested = 0, now
-            elif made < most_turns and now - rested < longest_busy and now - since < endless:
-                if now - rested > patience and done is not None and done():
-                    return
+                made, rested = 0, long_now
+            elif made < most_turns and long_now - rested < longest_busy and long_now - since < endless:
+                if long_now - rested > patience and done is not None and done():
+                    return True
                 quiet = now
                 continue  # it may come to rest soon
             waits = list(self._real_waits())
             idle = idle and turns.is_idle  # a thread may have asked for something and ended since
-            if (idle and not waits) or self.regardless or (done is not None and done()):
-                return
+            is_done = done is not None and done()
+            if (idle and not waits) or self.regardless or is_done:
+                return is_done
             for wait in waits:
-                if wait.of is not None and now - first_seen.setdefault(wait.of, now) > endless:
-                    raise UnendingError([str(wait)], now - first_seen[wait.of])
+                if wait.of is not None and long_now - first_seen.setdefault(wait.of, long_now) > endless:
+                    raise UnendingError([str(wait)], long_now - first_seen[wait.of])
             told = [str(each) for each in waits] or [NEVER_WAITS]
             if now - quiet > patience:
                 raise StuckError(told, patience)
-            if now - since > endless:
-                if now - changed > patience:
-                    raise StuckError(told, now - changed)
-                raise EndlessError(self._latest() or told, now - since)
+            if long_now - since > endless:
+                if long_now - changed > patience:
+                    raise StuckError(told, long_now - changed)
+                raise EndlessError(self._latest() or told, long_now - since)
             if idle:
                 if turns.time_stands_still:
                     raise FrozenTimeError(told)
                 await turns.pause(pause)
-                since += looks.look() - now  # in which somebody's own work went on, which has an end by itself
+                since += long_looks.look() - long_now  # somebody's own work went on, which has an end by itself
                 pause = min(pause * 2, LONGEST_PAUSE)
 
 
-class _Looks:
+class Looks:
     """Real time, as far as somebody has looked what goes on: of the time between two looks no more counts than so much.
 
     For in the rest of it nobody could see whether anything did: a debugger has stopped the process, or the machine had
-    no time for it. ``time`` and ``longest`` are in seconds.
+    no time for it. ``within`` is after how long something is given up. All are in seconds.
     """
 
-    def __init__(self, real_time: Callable[[], float], longest: float) -> None:
+    def __init__(self, real_time: Callable[[], float], within: float) -> None:
         self.time = 0.0
-        self.longest = longest
+        self.longest = min(LONGEST_LOOK, within / FEWEST_LOOKS)
         self._real_time = real_time
         self._last = real_time()
 

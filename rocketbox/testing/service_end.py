@@ -5,9 +5,10 @@ It is asked to stop, as in production, and whoever waits in real time has some f
     handlers             a second; then the service cancels them, and they have a second to clean up
     hooks, background    the patience of the harness; then virtual time passes all the same, and so the time that a
     tasks, beans         stop has, at the end of which the service gives them up. That is told
-    other tasks          of the service are cancelled when it has stopped, and have a second
-    threads              that handlers have started, and that would keep the loop or the process from ending, have the
-                         patience of the harness. Who goes on then is told
+    tasks of handlers    that go on are cancelled when it has stopped, and have a second; in a loop of the harness's own
+                         all others as well, which in one of the test's may serve what is around several tests
+    threads              that handlers have started, and for which the loop or the process would wait at its end, have
+                         the patience of the harness. Who goes on then is told
 
 A coroutine that goes on behind that is ended by force, and named: nothing of it comes into the next test, or keeps the
 event loop from being closed.
@@ -23,7 +24,7 @@ from rocketbox.testing.errors import HarnessError, StuckError
 from rocketbox.testing.forced_end import end_by_force
 from rocketbox.testing.loop_turns import LoopTurns, real_wait
 from rocketbox.testing.observer import Observer
-from rocketbox.testing.pace import Pace
+from rocketbox.testing.pace import Looks, Pace
 from rocketbox.testing.real_world import RealPace
 from rocketbox.testing.under_way import GoesOn
 
@@ -33,12 +34,16 @@ PATIENCE_AT_THE_END = 1.0  # seconds of real time
 LONGEST_STOP = 600.0  # seconds of virtual time in which a service stops, whatever goes on in real time
 LONGEST_REAL_STOP = 30.0  # seconds in which it stops on a real broker: a stop gives up after 20 s
 PAUSE = 0.005  # seconds of real time between two looks
-MOST_ROUNDS = 10  # of ending by force: who waited for what was ended may go on in spite of that
+MOST_ROUNDS = 10  # of ending: who waited for what has ended may go on in spite of that, or begin something else
 ROUND = 1.0  # seconds of virtual time after each
+FEW_TURNS = 10  # of the loop, in which is called what waits for the end of a task
 
 
 class ServiceEnd:
-    """The end of the service ``name`` that runs in the task ``host``."""
+    """The end of the service ``name`` that runs in the task ``host``.
+
+    ``background()`` are its background tasks; ``is_own_loop`` says that the loop is closed behind it.
+    """
 
     def __init__(
         self,
@@ -48,6 +53,8 @@ class ServiceEnd:
         turns: LoopTurns,
         seen: Observer,
         background: Callable[[], Sequence[Any]],
+        *,
+        is_own_loop: bool,
     ) -> None:
         self._name = name
         self._host = host
@@ -55,16 +62,21 @@ class ServiceEnd:
         self._turns = turns
         self._seen = seen
         self._going = seen.under_way
-        self._background = background  # tasks of it
+        self._background = background
+        self._is_own_loop = is_own_loop
         self._patience = pace.patience
         self._longest = LONGEST_STOP if isinstance(pace, Pace) else LONGEST_REAL_STOP
         self._forced: list[str] = []
-        self._late: tuple[str, ...] = ()
+        self._late: list[HarnessError] = []
         self._is_cut_off = False
+        self.errors: list[HarnessError] = []
+        """What was wrong with the stop, or with what has gone on behind it."""
 
     async def come(self, *, started: bool, in_short: bool) -> None:
-        """Return when it has stopped. ``in_short``: the test is told something else, so that threads are not waited for
-        any longer than tasks."""
+        """Return when it has stopped.
+
+        ``in_short``: the test is told something else, so that threads have no more time than tasks.
+        """
         pace, stopped = self._pace, self._host.done
         if not started:
             self._cut_off()  # it does not hear of the end yet
@@ -79,31 +91,33 @@ class ServiceEnd:
         try:
             await self._until(stopped)
         except StuckError as error:
-            self._late = error.waits
+            self._late.append(error)
         pace.regardless = True
         if not await self._until(stopped):
             self._cut_off()
             await self._until(stopped)
-        await self._force(self._stuck)
+        await self._force(lambda: [self._told(task) for task in self._own_tasks()])
+        if started and not self._late and not self._forced and (not stopped() or self._host.cancelled()):
+            self._late.append(StuckError([f"the stop of {self._name}"], self._patience))
         await self._end_tasks()
         await self._end_threads(min(self._patience, PATIENCE_AT_THE_END) if in_short else self._patience)
+        self._tell()
 
-    def error(self) -> HarnessError | None:
-        """What is wrong with how it ended; None: that is for the service to say."""
-        failed = self._host.exception() if self._host.done() and not self._host.cancelled() else None
-        cause = None if self._is_cut_off else failed
-        error: HarnessError | None = None
+    def _tell(self) -> None:
+        self.errors += self._late
         if self._forced:
-            error = HarnessError(
-                "it went on although it was cancelled at the end, and was ended by force: "
-                f"{'; '.join(self._forced)}. In production it would hold up the stop of the service: have it raise the "
-                "CancelledError that it catches again, or clean up in less time"
+            told = "; ".join(self._forced)
+            self._seen.note(f"ended by force, for it went on although it was cancelled: {told}")
+            self.errors.insert(
+                0,
+                HarnessError(
+                    f"it went on although it was cancelled at the end, and was ended by force: {told}. In production "
+                    "it would hold up the stop of the service: have it raise the CancelledError that it catches again, "
+                    "or clean up in less time"
+                ),
             )
-        elif self._late or not self._host.done() or self._host.cancelled():
-            error = StuckError(self._late or [f"the stop of {self._name}"], self._patience)
-        if error is not None:
-            error.__cause__ = cause
-        return error
+        for error in self._late:
+            self._seen.note(f"at the end: {error}")
 
     async def _until(self, done: Callable[[], bool]) -> bool:
         return await self._pace.until(done, self._longest, quietly=True)
@@ -111,6 +125,14 @@ class ServiceEnd:
     def _cut_off(self) -> None:
         self._is_cut_off = True
         self._host.cancel()
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What the service itself has failed with; None too where it had to be cut off, which fails by that."""
+        if self._is_cut_off or not self._host.done() or self._host.cancelled():
+            return None
+        failed: BaseException | None = self._host.exception()
+        return failed
 
     # --- what is left ------------------------------------------------------------------------------------------------
 
@@ -120,21 +142,17 @@ class ServiceEnd:
 
         self._going.leave_threads_of_handlers()
         await self._until(ended)
-        await self._clean_up(ended)  # by now the service has cancelled them
+        await self._in_real_time(ended, PATIENCE_AT_THE_END)  # by now the service has cancelled them
         await self._force(lambda: self._going.handlers)
         await self._until(ended)
 
-    def _stuck(self) -> list[GoesOn]:
-        """Background tasks and hooks, where the stop has not come to its end."""
-        if self._host.done():
-            return []
-        return [self._told(task) for task in self._own_tasks()]
-
     def _own_tasks(self) -> list[Any]:
+        """Hooks and background tasks, where the stop has not come to its end."""
         return [task for task in (self._host, *self._background()) if not task.done()]
 
     def _left(self) -> list[Any]:
-        return list(dict.fromkeys([*self._own_tasks(), *self._going.tasks_left]))
+        left = self._going.tasks if self._is_own_loop else self._going.tasks_of_handlers
+        return list(dict.fromkeys([*self._own_tasks(), *(task for task in left if not task.done())]))
 
     def _told(self, task: Any) -> GoesOn:
         return GoesOn(task, None, task.get_name() if task in self._own_tasks() else self._going.told(task))
@@ -146,38 +164,42 @@ class ServiceEnd:
         def ended() -> bool:
             return not self._left()
 
-        for task in self._left():
-            task.cancel()
-        await self._until(ended)
-        await self._clean_up(ended)
-        await self._force(lambda: [self._told(task) for task in self._left()])
+        for _ in range(MOST_ROUNDS):
+            await self._turns.until_idle(FEW_TURNS, ROUND)
+            if not (left := self._left()):
+                return
+            for task in left:
+                task.cancel()
+            await self._until(ended)
+            await self._in_real_time(ended, PATIENCE_AT_THE_END)
+            await self._force(lambda: [self._told(task) for task in self._left()])
 
     async def _end_threads(self, patience: float) -> None:
-        end = self._turns.real_time() + patience
-        while (left := self._going.threads_left) and self._turns.real_time() < end:
-            await self._turns.pause(PAUSE)
-        if left:
-            self._late = (*self._late, *map(str, left))
-            self._turns.leave_threads()
+        going = self._going
+        if not await self._in_real_time(lambda: not going.threads_left, patience):
+            self._late.append(StuckError([str(each) for each in going.threads_left], self._patience))
+            if going.is_in_default_executor:
+                self._turns.leave_threads()
 
-    async def _clean_up(self, ended: Callable[[], bool]) -> None:
-        """Let real time pass, in which somebody who was cancelled has done what he has to do then."""
-        end = self._turns.real_time() + PATIENCE_AT_THE_END
-        while not ended() and self._turns.real_time() < end:
+    async def _in_real_time(self, done: Callable[[], bool], patience: float) -> bool:
+        """Let so much real time pass, in which somebody who was cancelled does what he has to do then; whether it is so
+        far."""
+        looks = Looks(self._turns.real_time, patience)
+        while not done() and looks.look() < patience:
             await self._turns.pause(PAUSE)
+        return done()
 
     async def _force(self, left: Callable[[], list[GoesOn]]) -> None:
         named = set[str]()
         for _ in range(MOST_ROUNDS):
             going_on, ended = left(), set[Any]()
+            if not going_on:
+                return
+            among, heard = {*self._going.tasks, *self._own_tasks()}, len(self._seen.of_hooks)
             for each in going_on:
                 where = real_wait(each.task, each.awaited) or "a send"
-                if end_by_force(each.task, each.awaited, ended) and each.what not in named:
+                if end_by_force(each.task, each.awaited, among, ended) and each.what not in named:
                     named.add(each.what)
                     self._forced.append(f"{each.what} at {where}")
-            if not going_on:
-                break
             await self._pace.until(lambda: not left(), ROUND, quietly=True)
-        if named:
-            told = "; ".join(self._forced[-len(named) :])
-            self._seen.note(f"ended by force, for it went on although it was cancelled: {told}")
+            del self._seen.of_hooks[heard:]  # how somebody fails who is ended so says nothing

@@ -92,7 +92,7 @@ class UnderWay:
         """The task of each send that is none of a handler's; middleware may take real time meanwhile, and so may a
         thread that compresses what is sent."""
         self.tasks = WeakSet[Any]()
-        """All that code of the service has made."""
+        """All that code of the service has made, its hooks and background tasks too."""
         self.ended = 0
         """How much has ended so far: it grows with whatever does."""
         self._running: dict[Call, _Running] = {}
@@ -221,9 +221,9 @@ class UnderWay:
         return [GoesOn(each.task, each.awaited, f"{each.who}, for {call.told_keys},") for call, each in running]
 
     @property
-    def tasks_left(self) -> list[Any]:
-        """Those of the service that have not ended."""
-        return [task for task in self.tasks if not task.done()]
+    def tasks_of_handlers(self) -> list[Any]:
+        """What handlers have started, and scheduled functions, that goes on."""
+        return [task for running in (*self._running.values(), *self._left) for task in running.started]
 
     @property
     def threads_left(self) -> list[RealWait]:
@@ -234,6 +234,11 @@ class UnderWay:
             for call in list(running.threads)
             if call.keeps_from_ending and call.goes_on
         ]
+
+    @property
+    def is_in_default_executor(self) -> bool:
+        """Whether some of that is in threads of the loop, which waits for them when it is closed."""
+        return any(isinstance(each.of, ThreadCall) and each.of.is_in_default_executor for each in self.threads_left)
 
     def leave_threads_of_handlers(self) -> None:
         """Wait no more for threads in which handlers run now: a function in one cannot be cancelled."""

@@ -136,6 +136,7 @@ class Office:
         "desk.count()\n    plain(order)\n    print(order)",
         "unknown.send('late', order)",
         "import unknown as template\n    template.send('late', order)",
+        "on_order.seen = {order}\n    on_order.seen.add(order)",
     ],
 )
 def test_what_is_awaited_or_not_known_is_not_told(service: ServiceMaker, body: str) -> None:

@@ -6,12 +6,14 @@ import asyncio
 import re
 import threading
 import time
+from dataclasses import dataclass
 from types import ModuleType
 
 import anyio
 import pytest
 
 from rocketbox.testing import Harness, HarnessError, Outcome, StuckError, pace
+from rocketbox.testing.errors import EndlessError, FrozenTimeError
 from tests.support.framework.services import ServiceMaker
 
 pytestmark = pytest.mark.anyio
@@ -183,7 +185,6 @@ STUBBORN = {
     "background task": TASK_THAT % "await swallow()",
     "background task, gathered": TASK_THAT % "await asyncio.gather(swallow())",
     "background task, in a group": TASK_THAT % "async with asyncio.TaskGroup() as group: group.create_task(swallow())",
-    "background task, left": TASK_THAT % "stays.task = asyncio.create_task(swallow())",
     "hook": HOOK_THAT % "await swallow()",
     "hook, gathered": HOOK_THAT % "await asyncio.gather(swallow())",
     "handler": HANDLER_THAT % "await swallow()",
@@ -237,9 +238,117 @@ async def test_the_error_of_the_test_is_told_whoever_swallows_cancellations(serv
     with anyio.fail_after(240), pytest.raises(ZeroDivisionError) as told:
         async with Harness(shop.app, patience=0.05) as harness:
             await begin(harness, shop, who, ZeroDivisionError())
-    (note,) = told.value.__notes__
+    note, *_ = told.value.__notes__
     assert "the end of shop failed" in note
     assert "in swallow" in note
+
+
+def test_what_a_background_task_leaves_is_ended_where_the_loop_is_the_harnesses_own(service: ServiceMaker) -> None:
+    """And not where it is the test's: there it may serve what is around several tests."""
+    shop = service(HEAD + SWALLOWS % (TASK_THAT % "stays.task = asyncio.create_task(swallow())"), SETTINGS)
+
+    def test() -> None:
+        with Harness(shop.app, patience=0.05) as harness:
+            harness.blocking.call(shop.begun.wait)
+
+    named = r"task .*, which a hook or a background task has started, at .* in swallow\."
+    with pytest.raises(HarnessError, match=named):
+        test()
+
+
+SERVES_OTHERS = """
+class Counter:
+    def __init__(self):
+        self.task, self.asked = None, asyncio.Queue()
+
+    async def work(self):
+        while True:
+            (await self.asked.get()).set_result(None)
+
+    def begin(self):
+        if self.task is None:
+            self.task = asyncio.create_task(self.work())
+
+    async def ask(self):
+        answer = asyncio.get_running_loop().create_future()
+        self.asked.put_nowait(answer)
+        await answer
+
+counter = Counter()
+
+@app.on_startup
+async def begins() -> None:
+    counter.begin()
+
+@rocketmq_listener(topic="orders", consumer_group="orders")
+async def order(item: str) -> None:
+    await counter.ask()
+"""
+
+
+async def test_what_a_hook_starts_may_serve_several_harnesses_of_one_loop(service: ServiceMaker) -> None:
+    shop = service(HEAD + SERVES_OTHERS, SETTINGS)
+    for _ in range(2):
+        async with Harness(shop.app, patience=1) as harness:
+            await harness.send("orders", "cup")
+            await harness.drain()
+            assert [call.outcome for call in harness.calls("order")] == [Outcome.CONSUMED]
+    shop.counter.task.cancel()
+
+
+WAITS_FOR_OTHERS = """
+others = None
+
+@rocketmq_listener(topic="orders", consumer_group="orders")
+async def order(item: str) -> None:
+    while True:
+        try:
+            begun.set()
+            await asyncio.wait([others])
+        except asyncio.CancelledError:
+            pass
+"""
+
+
+@pytest.mark.usefixtures("short_end")
+async def test_tasks_of_others_are_left_alone_whoever_waits_for_them(service: ServiceMaker) -> None:
+    shop = service(HEAD + SWALLOWS % WAITS_FOR_OTHERS, SETTINGS)
+    go = asyncio.Event()
+    vars(shop)["others"] = asyncio.create_task(go.wait())
+    with anyio.fail_after(240), pytest.raises(HarnessError, match=r"ended by force: handler order .* in order\."):
+        async with Harness(shop.app, patience=0.05) as harness:
+            await begin(harness, shop, "handler")
+    go.set()
+    assert await shop.others
+
+
+LEAVES_A_REPORT = """
+begun, reports = asyncio.Event(), []
+
+async def report() -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        reports.append("ended")
+
+async def work() -> None:
+    begun.set()
+    await asyncio.Event().wait()
+
+@rocketmq_listener(topic="orders", consumer_group="orders")
+async def order(item: str) -> None:
+    order.task = asyncio.create_task(work())
+    order.task.add_done_callback(lambda task: reports.append(asyncio.create_task(report())))
+"""
+
+
+async def test_what_begins_when_a_task_is_ended_is_ended_as_well(service: ServiceMaker) -> None:
+    shop = service(HEAD + LEAVES_A_REPORT, SETTINGS)
+    before = asyncio.all_tasks()
+    async with Harness(shop.app) as harness:
+        await begin(harness, shop, "handler")
+    assert asyncio.all_tasks() == before
+    assert shop.reports[1:] in ([], ["ended"])  # it may not have begun
 
 
 CLOSE_FAILS = """
@@ -255,13 +364,37 @@ async def till() -> AsyncIterator[Till]:
 """
 
 
+CLOSE_AND_HOOK_FAIL = (
+    CLOSE_FAILS
+    + """
+@app.on_shutdown
+async def says_bye() -> None:
+    raise ValueError("nobody hears it")
+"""
+)
+
+
 async def test_the_error_of_the_test_is_told_when_the_stop_fails(service: ServiceMaker) -> None:
-    shop = service(HEAD + CLOSE_FAILS, SETTINGS)
+    shop = service(HEAD + CLOSE_AND_HOOK_FAIL, SETTINGS)
     with pytest.raises(ZeroDivisionError) as told:
         async with Harness(shop.app):
             raise ZeroDivisionError
-    (note,) = told.value.__notes__
-    assert note == "And the end of shop failed: ValueError: the till is closed already"
+    assert told.value.__notes__ == [
+        "And the end of shop failed: ValueError: the till is closed already",
+        "And the end of shop failed: ValueError: nobody hears it",
+    ]
+
+
+@dataclass(frozen=True)
+class FrozenError(Exception):
+    number: int
+
+
+async def test_the_error_of_the_test_is_told_also_where_it_takes_no_notes(service: ServiceMaker) -> None:
+    shop = service(HEAD + CLOSE_FAILS, SETTINGS)
+    with pytest.raises(FrozenError):
+        async with Harness(shop.app):
+            raise FrozenError(1)
 
 
 HANGS_AT_THE_END = """
@@ -296,6 +429,7 @@ def stays() -> None:
 LEFT_THREADS = {
     "to_thread": "async def order(item: str) -> None:\n    await asyncio.to_thread(stays)",
     "thread": "async def order(item: str) -> None:\n    threading.Thread(target=stays).start()",
+    "anyio": "async def order(item: str) -> None:\n    await anyio.to_thread.run_sync(stays)",
     "pool": "async def order(item: str) -> None:\n    ThreadPoolExecutor(1).submit(stays)",
 }
 FOR_POOLS = "from concurrent.futures import ThreadPoolExecutor\n"
@@ -345,6 +479,88 @@ def test_a_def_handler_is_left_to_its_thread_at_the_end(service: ServiceMaker) -
             shop.begun.wait(60)
     finally:
         shop.release.set()
+
+
+SWALLOWS_AND_LEAVES_A_THREAD = (
+    HANDLER_THAT
+    % """threading.Thread(target=release.wait, name="left").start()
+    await swallow()
+
+release = threading.Event()
+"""
+)
+
+
+@pytest.mark.usefixtures("short_end")
+async def test_a_thread_is_named_beside_what_was_ended_by_force(service: ServiceMaker) -> None:
+    shop = service(HEAD + SWALLOWS % SWALLOWS_AND_LEAVES_A_THREAD, SETTINGS)
+    try:
+        with pytest.raises(HarnessError, match=r"ended by force: handler stays .* in swallow") as told:
+            async with Harness(shop.app, patience=0.05) as harness:
+                await begin(harness, shop, "handler")
+        assert "a thread that handler stays" in "".join(told.value.__notes__)
+        assert "at the end: nothing has gone on" in harness.log
+    finally:
+        shop.release.set()
+
+
+async def test_the_harness_ends_in_a_loop_whose_time_is_frozen(
+    service: ServiceMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = service(HEAD + LEAVES_A_THREAD % LEFT_THREADS["to_thread"], SETTINGS)
+
+    async def test(frozen: pytest.MonkeyPatch) -> None:
+        async with Harness(shop.app, patience=0.2) as harness:
+            await harness.send("orders", "cup")
+            await asyncio.to_thread(shop.begun.wait)
+            frozen.setattr(time, "monotonic", lambda: 5.0)  # as freezegun does
+            threading.Timer(0.3, shop.release.set).start()
+            await harness.drain()
+
+    with monkeypatch.context() as frozen, pytest.raises(FrozenTimeError):
+        await test(frozen)
+
+
+SENDS_AT_THE_END = """
+@app.on_shutdown
+async def sends(template: RocketMQTemplate) -> None:
+    while True:
+        await template.send("noise", 1)
+"""
+
+
+async def test_a_hook_that_sends_without_end_is_named_as_that(
+    service: ServiceMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "ENDLESS", 3)
+    shop = service(HEAD + SENDS_AT_THE_END, SETTINGS)
+    with pytest.raises(EndlessError, match=r"without end: .* sent to noise  1; "):
+        async with Harness(shop.app, patience=0.1):
+            pass
+
+
+CLEANS_UP_SLOWLY = """
+cleaned = []
+
+@rocketmq_listener(topic="orders", consumer_group="orders")
+async def order(item: str) -> None:
+    async def work() -> None:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            time.sleep(1.3)
+            await asyncio.sleep(0.01)
+            cleaned.append(item)
+    order.task = asyncio.create_task(work())
+"""
+
+
+async def test_time_in_which_nobody_could_look_does_not_count_for_who_cleans_up(service: ServiceMaker) -> None:
+    shop = service(HEAD + SWALLOWS % CLEANS_UP_SLOWLY, SETTINGS)
+    async with Harness(shop.app) as harness:
+        await begin(harness, shop, "handler")
+    assert shop.cleaned == ["cup"]
 
 
 BLOCKS_THE_LOOP = """
