@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 from asyncio import tasks as asyncio_tasks
-from collections.abc import Container, Coroutine, Iterator
+from collections.abc import Callable, Container, Coroutine, Iterator
 from contextlib import suppress
+from contextvars import Context
 from typing import Any
 
 from rocketbox.testing.loop_turns import awaited_by, is_in_thread_of_anyios, tasks_waited_for, users_coroutine
@@ -22,21 +23,25 @@ STEP_OF_A_GENERATOR = frozenset({"async_generator_asend", "async_generator_athro
 
 
 def end_by_force(
-    task: asyncio.Task[Any], awaited: Any, among: Container[asyncio.Task[Any]], ended: set[asyncio.Task[Any]]
+    task: asyncio.Task[Any],
+    awaited: Any,
+    among: Container[asyncio.Task[Any]],
+    ended: set[asyncio.Task[Any]],
+    context_of: Callable[[asyncio.Task[Any]], Context],
 ) -> bool:
     """End what a task is at, or what those are at that it waits for; whether one of them goes on by itself.
 
     ``awaited`` is the coroutine that is looked at instead of the task's whole one. Tasks that are not ``among`` these
     are somebody else's, and are left alone. ``ended`` are those that were ended so just before, and have not had a turn
-    of the loop since; who waits for them is left alone as well. Who waits for a thread of anyio's does not go on by
-    itself: it would end when the thread does.
+    of the loop since; who waits for them is left alone as well. ``context_of`` gives the context that a task runs in.
+    Who waits for a thread of anyio's does not go on by itself: it would end when the thread does.
     """
     goes_on = False
     for each, coroutine in list(_innermost(task, awaited, among, ended, set())):
         ended.add(each)
         goes_on = goes_on or not is_in_thread_of_anyios(coroutine)
         with suppress(BaseException):  # it has ignored even that, or raises what nobody would hear
-            _close_in(each, coroutine)
+            context_of(each).run(_close_in, each, coroutine)
         if each is not task or awaited is None:
             each.cancel()  # what it waits for may never come now
             each.add_done_callback(_hear)

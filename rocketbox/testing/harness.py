@@ -273,6 +273,9 @@ class Harness:
         )
         try:
             await self._turns.see_through(end.come(started=self._runs, in_short=in_short), "end of the harness")
+        except Exception as error:  # of the harness itself: it must not replace what the test is told
+            end.errors.append(HarnessError(f"the harness has not come to its end: {told_error(error)}"))
+            end.errors[-1].__cause__ = error
         finally:
             self._host.cancel()
             self._turns.unwatch()

@@ -456,7 +456,11 @@ def _telling_of_timers(
         call = timer(callback)
         if call is None:
             return set_timer(at, callback, *given[2:], context=context)
-        call.handle = set_timer(at, call, *given[2:], context=context)
+        try:
+            call.handle = set_timer(at, call, *given[2:], context=context)
+        except BaseException:  # as wrong as that is
+            call.cancel()
+            raise
         return call.handle  # type: ignore[no-any-return]  # as it is
 
     return set_and_tell

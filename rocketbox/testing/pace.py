@@ -34,7 +34,6 @@ __all__ = ["Looks", "Pace"]
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.0002, 0.01  # seconds of real time between two looks
 LONGEST_LOOK = 0.25  # seconds of real time that count between two looks
 FEWEST_LOOKS = 4  # in which nothing has gone on, whatever else the machine does meanwhile
-SHORTEST_BUSY = 2.0  # seconds of real time in which a loop may be busy, before one looks what comes of it
 FEW_TURNS = 100  # of the loop, between two moves of time, when it moves whatever goes on
 ENDLESS = 10  # times patience, in which something is always brought forward, or waited for, and no time moves
 NEVER_WAITS = "a task of this event loop never waits for anything, and runs again in each turn"
@@ -109,9 +108,9 @@ class Pace:
         """Whether it is ``done()`` now."""
         turns, patience = self.turns, self.patience
         endless = max(ENDLESS * patience, busy_within)
-        most_turns, longest_busy = (FEW_TURNS, inf) if self.regardless else (MOST_TURNS, max(patience, SHORTEST_BUSY))
+        most_turns = FEW_TURNS if self.regardless else MOST_TURNS
         looks, long_looks = Looks(turns.real_time, patience), Looks(turns.real_time, endless)
-        quiet = since = changed = rested = 0.0  # the first by looks, the others by long_looks
+        quiet = changed = since = rested = 0.0  # the first two by looks, the others by long_looks
         mark, pause, made = self._progress(), SHORTEST_PAUSE, 0
         first_seen: dict[object, float] = {}  # of each that is waited for
         while True:
@@ -119,11 +118,11 @@ class Pace:
             idle, progress = turns.is_idle, self._progress()
             now, long_now = looks.look(), long_looks.look()
             if mark != progress:
-                mark, changed, quiet, pause = progress, long_now, now, SHORTEST_PAUSE
+                mark, changed, quiet, pause = progress, now, now, SHORTEST_PAUSE
             if idle:
                 made, rested = 0, long_now
-            elif made < most_turns and long_now - rested < longest_busy and long_now - since < endless:
-                if long_now - rested > patience and done is not None and done():
+            elif made < most_turns and long_now - since < endless:
+                if long_now - rested > ENDLESS * patience and done is not None and done():
                     return True
                 quiet = now
                 continue  # it may come to rest soon
@@ -139,8 +138,8 @@ class Pace:
             if now - quiet > patience:
                 raise StuckError(told, patience)
             if long_now - since > endless:
-                if long_now - changed > patience:
-                    raise StuckError(told, long_now - changed)
+                if now - changed > patience:
+                    raise StuckError(told, now - changed)
                 raise EndlessError(self._latest() or told, long_now - since)
             if idle:
                 if turns.time_stands_still:

@@ -158,26 +158,39 @@ class ServiceEnd:
         return GoesOn(task, None, task.get_name() if task in self._own_tasks() else self._going.told(task))
 
     async def _end_tasks(self) -> None:
-        """As the end of a process does."""
+        """As the end of a process does; what others begin when they end comes in a round of its own."""
         self._going.cancel_timers()
-
-        def ended() -> bool:
-            return not self._left()
-
+        cancelled = set[Any]()
+        await self._turns.until_idle(FEW_TURNS, ROUND)
         for _ in range(MOST_ROUNDS):
-            await self._turns.until_idle(FEW_TURNS, ROUND)
-            if not (left := self._left()):
-                return
-            for task in left:
-                task.cancel()
-            await self._until(ended)
-            await self._in_real_time(ended, PATIENCE_AT_THE_END)
-            await self._force(lambda: [self._told(task) for task in self._left()])
+            left = [task for task in self._left() if task not in cancelled]
+            if not left:
+                break
+            cancelled.update(left)
+            await self._cancel(left)
+            await self._turns.until_idle(FEW_TURNS, ROUND)  # who waits for their end is called
+        if told := [self._told(task).what for task in self._left()]:
+            self._late.append(
+                HarnessError(
+                    f"{' '.join(told)} goes on although all tasks were cancelled at the end: have who begins it again "
+                    "do so no more when the service stops"
+                )
+            )
+
+    async def _cancel(self, tasks: Sequence[Any]) -> None:
+        def left() -> list[Any]:
+            return [task for task in tasks if not task.done()]
+
+        for task in tasks:
+            task.cancel()
+        await self._until(lambda: not left())
+        await self._in_real_time(lambda: not left(), PATIENCE_AT_THE_END)
+        await self._force(lambda: [self._told(task) for task in left()])
 
     async def _end_threads(self, patience: float) -> None:
         going = self._going
         if not await self._in_real_time(lambda: not going.threads_left, patience):
-            self._late.append(StuckError([str(each) for each in going.threads_left], self._patience))
+            self._late.append(StuckError([str(each) for each in going.threads_left], patience))
             if going.is_in_default_executor:
                 self._turns.leave_threads()
 
@@ -198,7 +211,8 @@ class ServiceEnd:
             among, heard = {*self._going.tasks, *self._own_tasks()}, len(self._seen.of_hooks)
             for each in going_on:
                 where = real_wait(each.task, each.awaited) or "a send"
-                if end_by_force(each.task, each.awaited, among, ended) and each.what not in named:
+                is_told = end_by_force(each.task, each.awaited, among, ended, self._going.context_of)
+                if is_told and each.what not in named:
                     named.add(each.what)
                     self._forced.append(f"{each.what} at {where}")
             await self._pace.until(lambda: not left(), ROUND, quietly=True)

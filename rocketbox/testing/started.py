@@ -94,6 +94,12 @@ class TimerCall:
         finally:
             self._has_ended = True
 
+    def cancel(self) -> None:
+        """Have it call nobody."""
+        self._has_ended = True
+        if self.handle is not None:
+            self.handle.cancel()
+
     @property
     def goes_on(self) -> bool:
         return not self._has_ended and not (self.handle is not None and self.handle.cancelled())

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
@@ -250,12 +250,27 @@ class UnderWay:
         for running in (*self._running.values(), *self._left):
             for call in list(running.threads):
                 if isinstance(call, TimerCall):
-                    call.handle.cancel()
+                    call.cancel()
 
     def told(self, task: Any) -> str:
         """What a task is, for people."""
-        who = next((running.who for running in (*self._running.values(), *self._left) if task in running.started), None)
-        return f"task {_name_of(task)}, which {who or 'a hook or a background task'} has started,"
+        owner = self._owner(task)
+        who = "a hook or a background task" if owner is None else owner.who
+        return f"task {_name_of(task)}, which {who} has started,"
+
+    def context_of(self, task: Any) -> Context:
+        """The context in which a task runs; Python 3.11 does not tell it: one with what is known here of it."""
+        if sys.version_info >= (3, 12):
+            return task.get_context()  # type: ignore[no-any-return]
+        context, owner = copy_context(), self._owner(task)
+        context.run(_service.set, self)
+        context.run(_call.set, owner)
+        return context
+
+    def _owner(self, task: Any) -> _Running | None:
+        """The call in which a task runs, or that has started it."""
+        calls = (*self._running.values(), *self._left)
+        return next((each for each in calls if each.task is task or task in each.started), None)
 
     def real_waits(self) -> Iterator[RealWait]:
         """What waits now for something else than virtual time."""

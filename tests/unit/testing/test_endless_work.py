@@ -66,10 +66,13 @@ async def noise(template: RocketMQTemplate) -> None:
 
 
 @pytest.mark.parametrize("verb", ['send("noise", 1)', 'send_one_way("noise", 1)', 'send_many("noise", [1] * 5)'])
-async def test_a_background_task_that_sends_without_end_is_named(service: ServiceMaker, verb: str) -> None:
+async def test_a_background_task_that_sends_without_end_is_named(
+    service: ServiceMaker, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "ENDLESS", 2)
     shop = service(HEAD + SENDS_ON % verb, SETTINGS)
     with anyio.fail_after(240), pytest.raises(StuckError, match=r"without end: .* sent to noise  1; .* wait between"):
-        async with Harness(shop.app, patience=0.05) as harness:
+        async with Harness(shop.app, patience=0.25) as harness:
             await harness.drain()
 
 
@@ -351,6 +354,100 @@ async def test_what_begins_when_a_task_is_ended_is_ended_as_well(service: Servic
     assert shop.reports[1:] in ([], ["ended"])  # it may not have begun
 
 
+BEGINS_ANOTHER = """
+ends, tasks = [], []
+
+async def audit() -> None:
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        ends.append("cancelled")
+        raise
+    finally:
+        ends.append("ended")
+
+async def work() -> None:
+    try:
+        begun.set()
+        await asyncio.Event().wait()
+    finally:
+        tasks.append(asyncio.create_task(audit()))
+        await asyncio.sleep(0)
+
+@rocketmq_listener(topic="orders", consumer_group="orders")
+async def order(item: str) -> None:
+    tasks.append(asyncio.create_task(work()))
+"""
+
+
+async def test_what_begins_at_the_end_is_cancelled_in_its_turn(service: ServiceMaker) -> None:
+    shop = service(HEAD + SWALLOWS % BEGINS_ANOTHER, SETTINGS)
+    before = asyncio.all_tasks()
+    async with Harness(shop.app) as harness:
+        await begin(harness, shop, "handler")
+    assert "force" not in harness.log
+    assert shop.ends == ["cancelled", "ended"]
+    assert asyncio.all_tasks() == before
+
+
+BEGINS_ANOTHER_BY_FORCE = """
+tasks = []
+
+async def audit() -> None:
+    await asyncio.Event().wait()
+
+async def work() -> None:
+    try:
+        await swallow()
+    finally:
+        tasks.append(asyncio.create_task(audit()))
+
+@rocketmq_listener(topic="orders", consumer_group="orders")
+async def order(item: str) -> None:
+    tasks.append(asyncio.create_task(work()))
+"""
+
+
+@pytest.mark.usefixtures("short_end")
+async def test_what_begins_when_another_is_ended_by_force_is_ended_as_well(service: ServiceMaker) -> None:
+    shop = service(HEAD + SWALLOWS % BEGINS_ANOTHER_BY_FORCE, SETTINGS)
+    before = asyncio.all_tasks()
+    with pytest.raises(HarnessError, match=r"ended by force: task .*, which handler order .* in swallow"):
+        async with Harness(shop.app) as harness:
+            await begin(harness, shop, "handler")
+    assert len(shop.tasks) == 2
+    assert asyncio.all_tasks() == before
+
+
+BEGINS_AGAIN = """
+goes_on = True
+
+def begin(ended=None) -> None:
+    if goes_on:
+        asyncio.create_task(swallow_nothing()).add_done_callback(begin)
+
+async def swallow_nothing() -> None:
+    begun.set()
+    await asyncio.Event().wait()
+
+@rocketmq_listener(topic="orders", consumer_group="orders")
+async def order(item: str) -> None:
+    begin()
+"""
+
+
+async def test_a_task_that_is_begun_again_and_again_is_named(service: ServiceMaker) -> None:
+    shop = service(HEAD + SWALLOWS % BEGINS_AGAIN, SETTINGS)
+    before = asyncio.all_tasks()
+    with pytest.raises(HarnessError, match=r"task .*, which handler order .* has started, goes on although"):
+        async with Harness(shop.app) as harness:
+            await begin(harness, shop, "handler")
+    vars(shop)["goes_on"] = False
+    for task in asyncio.all_tasks() - before:
+        task.cancel()
+        await asyncio.wait([task])
+
+
 CLOSE_FAILS = """
 from collections.abc import AsyncIterator
 from rocketbox import bean
@@ -532,10 +629,10 @@ async def sends(template: RocketMQTemplate) -> None:
 async def test_a_hook_that_sends_without_end_is_named_as_that(
     service: ServiceMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "ENDLESS", 3)
+    monkeypatch.setattr(pace, "ENDLESS", 2)
     shop = service(HEAD + SENDS_AT_THE_END, SETTINGS)
     with pytest.raises(EndlessError, match=r"without end: .* sent to noise  1; "):
-        async with Harness(shop.app, patience=0.1):
+        async with Harness(shop.app, patience=0.25):
             pass
 
 

@@ -22,7 +22,7 @@ from tests.support.loops import ASYNCIO_LOOPS
 pytestmark = pytest.mark.anyio
 
 SOURCE = """
-import asyncio, functools, sched, sqlite3, threading, time
+import asyncio, contextlib, functools, sched, sqlite3, threading, time
 from concurrent.futures import ThreadPoolExecutor
 import httpx
 from rocketbox import RocketBox, RocketMQTemplate, rocketmq_listener
@@ -121,6 +121,8 @@ sending = set()
 @rocketmq_listener(topic="leaves", consumer_group="leaves")
 async def leaves(text: str) -> None:
     asyncio.get_running_loop().call_later(3600, note, "never").cancel()
+    with contextlib.suppress(TypeError):
+        asyncio.get_running_loop().call_later("soon", note, "never")
     threading.Thread(target=release.wait, daemon=True).start()
     asyncio.get_running_loop().call_later(3600, asyncio.Event().set)  # as pools of libraries do
 
