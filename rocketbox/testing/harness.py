@@ -226,8 +226,7 @@ class Harness:
         except BaseException as error:
             if missed:
                 note(error, missed)
-            for each in (await self._end()).errors:
-                note(error, f"And the end of {self.app.name} failed: {told_error(each)}")
+            self._note_end(error, (await self._end()).errors)
             raise
         return self
 
@@ -254,10 +253,13 @@ class Harness:
             _raise_all(f"hooks of {self.app.name} have failed", hooks)
             return
         told = failed[0]  # the test's own, if there is one
-        for each in (*failed[1:], *hooks):
-            note(told, f"And the end of {self.app.name} failed: {told_error(each)}")
+        self._note_end(told, [*failed[1:], *hooks])
         if error is None:
             raise told
+
+    def _note_end(self, error: BaseException, failed: Iterable[BaseException]) -> None:
+        for each in failed:
+            note(error, f"And the end of {self.app.name} failed: {told_error(each)}")
 
     async def _end(self, *, in_short: bool = True) -> ServiceEnd:
         """Have the service stop; how it did."""

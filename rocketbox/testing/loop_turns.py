@@ -19,7 +19,7 @@ import sysconfig
 import threading
 from asyncio import runners, taskgroups
 from asyncio import tasks as asyncio_tasks
-from collections.abc import Awaitable, Callable, Coroutine, Sequence, Sized
+from collections.abc import Awaitable, Callable, Coroutine, Sized
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context
@@ -327,12 +327,10 @@ class LoopTurns:
             await task
 
     @staticmethod
-    async def end(tasks: Sequence[asyncio.Task[Any]], within: float | None = None) -> None:
-        """Cancel tasks, and return when they have ended, or after so many seconds of real time."""
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=within)
+    async def end(task: asyncio.Task[Any]) -> None:
+        """Cancel a task, and return when it has ended."""
+        task.cancel()
+        await asyncio.wait([task])
 
     def leave_threads(self) -> None:
         """Let the loop not wait for functions that go on in its threads, when it is closed."""

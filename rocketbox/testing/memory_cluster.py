@@ -97,7 +97,7 @@ class MemoryCluster(EmbeddedServers):
             await begun.wait()
         except BaseException:  # who is cancelled here is not asked to stop it
             task, self._task = self._task, None
-            await self._turns.see_through(self._turns.end([task]), "end of a broker that was to start")
+            await self._turns.see_through(self._turns.end(task), "end of a broker that was to start")
             self._ended.set()  # also where it never began
             raise
         if self._broker is None:

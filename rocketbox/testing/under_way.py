@@ -109,9 +109,10 @@ class UnderWay:
         """What has not ended of handlers, their tasks and threads included."""
         found = [f"handler {call.name}" for call in self._running]
         for running in self._left:
-            by = f"{running.who} has started"
-            found += [f"task {_name_of(task)}, which {by}," for task in list(running.started)]
-            found += [f"{call.what} that {by}" for call in list(running.threads) if call.waits_for_loop]
+            found += [_task_of(task, running.who) for task in list(running.started)]
+            found += [
+                f"{call.what} that {running.who} has started" for call in list(running.threads) if call.waits_for_loop
+            ]
         return found
 
     @property
@@ -223,14 +224,14 @@ class UnderWay:
     @property
     def tasks_of_handlers(self) -> list[Any]:
         """What handlers have started, and scheduled functions, that goes on."""
-        return [task for running in (*self._running.values(), *self._left) for task in running.started]
+        return [task for running in self._calls for task in running.started]
 
     @property
     def threads_left(self) -> list[RealWait]:
         """What goes on in threads, by handlers, and keeps the event loop or the process from coming to its end."""
         return [
             _wait_of(call, running)
-            for running in (*self._running.values(), *self._left)
+            for running in self._calls
             for call in list(running.threads)
             if call.keeps_from_ending and call.goes_on
         ]
@@ -247,7 +248,7 @@ class UnderWay:
 
     def cancel_timers(self) -> None:
         """Timers of handlers call nobody any more."""
-        for running in (*self._running.values(), *self._left):
+        for running in self._calls:
             for call in list(running.threads):
                 if isinstance(call, TimerCall):
                     call.cancel()
@@ -255,8 +256,7 @@ class UnderWay:
     def told(self, task: Any) -> str:
         """What a task is, for people."""
         owner = self._owner(task)
-        who = "a hook or a background task" if owner is None else owner.who
-        return f"task {_name_of(task)}, which {who} has started,"
+        return _task_of(task, "a hook or a background task" if owner is None else owner.who)
 
     def context_of(self, task: Any) -> Context:
         """The context in which a task runs; Python 3.11 does not tell it: one with what is known here of it."""
@@ -269,12 +269,16 @@ class UnderWay:
 
     def _owner(self, task: Any) -> _Running | None:
         """The call in which a task runs, or that has started it."""
-        calls = (*self._running.values(), *self._left)
-        return next((each for each in calls if each.task is task or task in each.started), None)
+        return next((each for each in self._calls if each.task is task or task in each.started), None)
+
+    @property
+    def _calls(self) -> list[_Running]:
+        """Those that have not ended, and those that have left something which goes on."""
+        return [*self._running.values(), *self._left]
 
     def real_waits(self) -> Iterator[RealWait]:
         """What waits now for something else than virtual time."""
-        at_work = [*self._running.values(), *self._left]
+        at_work = self._calls
         for running in at_work:
             self._look_whether_all_ended(running)
         works = list(self._works(at_work))
@@ -306,8 +310,7 @@ class UnderWay:
             if call is not None and not running.ended:
                 yield Work(running.task, running.awaited, told, told, running)
             for task in running.started:
-                name = f"task {_name_of(task)}"
-                yield Work(task, None, f"{name}, which {running.who} has started,", f"{name} of {told}", task)
+                yield Work(task, None, _task_of(task, running.who), f"task {_name_of(task)} of {told}", task)
         for task, (what, asking) in self._asked.items():
             yield Work(task, None, what, what, asking)
         others = dict.fromkeys([*self.others, *self.ending()])
@@ -329,6 +332,11 @@ def _name_of(task: Any) -> str:
     """A task's name; with a factory of tasks Python 3.13.0 to 3.13.2 calls one 'None' that has none."""
     name = task.get_name()
     return repr(name if name != "None" else getattr(task.get_coro(), "__qualname__", name))
+
+
+def _task_of(task: Any, who: str) -> str:
+    """A task that somebody has started, for people."""
+    return f"task {_name_of(task)}, which {who} has started,"
 
 
 def in_service(under_way: UnderWay) -> None:
