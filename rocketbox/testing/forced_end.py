@@ -14,7 +14,7 @@ from contextlib import suppress
 from contextvars import Context
 from typing import Any
 
-from rocketbox.testing.loop_turns import awaited_by, is_in_thread_of_anyios, tasks_waited_for, users_coroutine
+from rocketbox.testing.loop_turns import is_in_thread_of_anyios, tasks_waited_for, users_coroutine, with_contexts
 
 __all__ = ["end_by_force"]
 
@@ -37,11 +37,11 @@ def end_by_force(
     Who waits for a thread of anyio's does not go on by itself: it would end when the thread does.
     """
     goes_on = False
-    for each, coroutine in list(_innermost(task, awaited, among, ended, set())):
+    for each, coroutine, context in list(_innermost(task, awaited, among, ended, set(), context_of)):
         ended.add(each)
         goes_on = goes_on or not is_in_thread_of_anyios(coroutine)
         with suppress(BaseException):  # it has ignored even that, or raises what nobody would hear
-            context_of(each).run(_close_in, each, coroutine)
+            _close_in(each, coroutine, context)
         if each is not task or awaited is None:
             each.cancel()  # what it waits for may never come now
             each.add_done_callback(_hear)
@@ -54,8 +54,10 @@ def _innermost(
     among: Container[asyncio.Task[Any]],
     ended: set[asyncio.Task[Any]],
     seen: set[asyncio.Task[Any]],
-) -> Iterator[tuple[asyncio.Task[Any], Any]]:
-    """The tasks that wait for no other one, each with the outermost coroutine of the user's own in it."""
+    context_of: Callable[[asyncio.Task[Any]], Context],
+) -> Iterator[tuple[asyncio.Task[Any], Any, Context]]:
+    """The tasks that wait for no other one, each with the outermost coroutine of the user's own in it, and that one's
+    context."""
     if task in ended or task in seen:
         return
     seen.add(task)
@@ -63,38 +65,43 @@ def _innermost(
     found = False
     for other in tasks_waited_for(task, work):
         found = found or other in ended
-        for each in _innermost(other, None, among, ended, seen) if other in among else ():
+        for each in _innermost(other, None, among, ended, seen, context_of) if other in among else ():
             found = True
             yield each
-    if not found and not task.done() and (coroutine := users_coroutine(work)) is not None:
-        yield task, coroutine
+    if found or task.done():
+        return
+    coroutine = users_coroutine(work)
+    for each, _, context in with_contexts(task.get_coro(), context_of(task)):  # a handler has one of its own
+        if each is coroutine:
+            yield task, coroutine, context
 
 
-def _close_in(task: asyncio.Task[Any], coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Close a coroutine that a task is at, as if the task did it: scopes of anyio's are left by who entered them."""
+def _close_in(task: asyncio.Task[Any], coroutine: Coroutine[Any, Any, Any], context: Context) -> None:
+    """Close a coroutine that a task is at, as if the task did it: scopes of anyio's, and values of context variables,
+    are left by who entered them."""
     here = asyncio.current_task()
     assert here is not None
     loop = task.get_loop()
     asyncio_tasks._leave_task(loop, here)
     asyncio_tasks._enter_task(loop, task)
     try:
-        for step in reversed(list(_steps_of_generators(coroutine))):
+        for step, its_context in reversed(list(_steps_of_generators(coroutine, context))):
             with suppress(BaseException):  # by the end of the coroutine a generator is left as it is
                 for _ in range(MOST_AWAITS):
-                    step.throw(GeneratorExit())
-        coroutine.close()
+                    its_context.run(step.throw, GeneratorExit())
+        context.run(coroutine.close)
     finally:
         asyncio_tasks._leave_task(loop, task)
         asyncio_tasks._enter_task(loop, here)
 
 
-def _steps_of_generators(coroutine: Any) -> Iterator[Any]:
-    """What the code awaits that iterates over asynchronous generators, the outermost first."""
-    for each, _ in awaited_by(coroutine):
+def _steps_of_generators(coroutine: Any, context: Context) -> Iterator[tuple[Any, Context]]:
+    """What the code awaits that iterates over asynchronous generators, the outermost first, each with its context."""
+    for each, _, its_context in with_contexts(coroutine, context):
         if inspect.iscoroutine(each) or inspect.isasyncgen(each):
             inner = each.cr_await if inspect.iscoroutine(each) else each.ag_await
             if type(inner).__name__ in STEP_OF_A_GENERATOR:
-                yield inner
+                yield inner, its_context
 
 
 def _hear(task: asyncio.Task[Any]) -> None:

@@ -40,7 +40,7 @@ from rocketbox.testing.loop_turns import LoopTurns, users_line
 from rocketbox.testing.memory_world import MemoryWorld
 from rocketbox.testing.missed_settings import missed_settings
 from rocketbox.testing.observer import Observer
-from rocketbox.testing.pace import Pace
+from rocketbox.testing.pace import BrokenOffError, Pace
 from rocketbox.testing.real_world import RealPace, RealWorld
 from rocketbox.testing.records import Call, DeadLetter, Outcome, Sent, SentMessages, shown, told_error
 from rocketbox.testing.service_end import ServiceEnd
@@ -93,7 +93,9 @@ class Harness:
     :meth:`drain` and :meth:`advance` not raise what handlers have raised, and the end not what shutdown hooks have.
 
     The end raises HarnessError for a handler that had to be ended by force, since it swallows its cancellation, and for
-    a service that ends itself (``sys.exit`` in a hook) when it starts or stops.
+    a service that ends itself (``sys.exit`` in a hook) when it starts or stops; and what handlers had raised by then,
+    where the test was not told and has asked for neither the calls of that handler nor for what its group has consumed
+    or given up.
 
     ``name_server`` (``"127.0.0.1:9876"``; for several clusters ``{"": ..., "audit": ...}``) lets the service run on
     real servers, in real time: what pytest's ``--rocketbox-name-server`` says for all harnesses.
@@ -146,6 +148,7 @@ class Harness:
         self._default_converter = CodecMessageConverter()
         self._changes = Changes()
         self._frozen: dict[Any, set[object]] = {}
+        self._looked_at: set[Call] = set()  # calls of which the test knows how they have ended
         self._overrides_over: list[object] = []  # that were undone, and stand below others that hold
         self._offsets_before: dict[tuple[str, str | None, MessageQueue], int] = {}  # by group and its cluster
 
@@ -246,11 +249,13 @@ class Harness:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        untold = self._untold()
         end = await self._end(in_short=error is not None)
         hooks = self._seen.of_hooks if self._failures == "raise" else []
         failed = [each for each in (error, *end.errors, end.failure) if each is not None]
         if not failed:
-            _raise_all(f"hooks of {self.app.name} have failed", hooks)
+            who = " and ".join(each for each, errors in (("handlers", untold), ("hooks", hooks)) if errors)
+            _raise_all(f"{who} of {self.app.name} have failed", [*untold, *hooks])
             return
         told = failed[0]  # the test's own, if there is one
         self._note_end(told, [*failed[1:], *hooks])
@@ -333,6 +338,8 @@ class Harness:
         async def pass_time() -> None:
             try:
                 await self._pace.until(done)
+            except BrokenOffError:
+                return  # the end of the harness moves time now, for the service's sends as well
             except HarnessError as error:
                 give_up(error)
 
@@ -482,10 +489,11 @@ class Harness:
         time of day go on as they are; batches for Spark listeners are numbered from 0 on. On a real broker what waits
         for a retry or a delay comes all the same.
 
-        Raises HarnessError while a handler runs, and StuckError.
+        Raises HarnessError while a handler runs, and StuckError; and, as the end does, once all of that is done, what
+        handlers had raised and nobody was told.
         """
         self._check_awaited("fresh")
-        world = self._in_world
+        world, untold = self._in_world, self._untold()
         if await world.mend():
             await self._pace.advance(AFTER_FAULTS)
         await self._pace.settle()
@@ -505,8 +513,10 @@ class Harness:
         self._failing.forget()
         await self._pace.settle()
         self._seen.forget()
+        self._looked_at.clear()
         self._batches.forget()
         world.clock.count_anew()
+        _raise_all(f"handlers of {self.app.name} have failed", untold)
 
     # --- faults ------------------------------------------------------------------------------------------------------
 
@@ -616,11 +626,10 @@ class Harness:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise HarnessError(f"count={count!r}: write how many messages the group is to consume, 1 or more")
         self._listened.check_group(group, cluster)
-        dead = len(self.dead_letters(group, cluster=cluster))
-        same = self._listened.same_as(cluster)
+        dead = len(self._dead_letters(group, cluster))
 
         def calls() -> list[Call]:
-            return [call for call in self._seen.calls if call.group == group and call.cluster == same]
+            return self._calls_of(group, cluster)
 
         def so_many(outcome: Outcome = Outcome.CONSUMED) -> int:
             return sum(call.outcomes.count(outcome) for call in calls())
@@ -628,10 +637,11 @@ class Harness:
         lost = so_many(Outcome.LOST)
 
         def is_over() -> bool:
-            given_up = len(self.dead_letters(group, cluster=cluster)) > dead or so_many(Outcome.LOST) > lost
+            given_up = len(self._dead_letters(group, cluster)) > dead or so_many(Outcome.LOST) > lost
             return so_many() >= count or given_up
 
         await self._pace.until(is_over, _seconds(within))
+        self._looked_at.update(calls())
         if (found := so_many()) < count:
             raise AssertionError(f"group {group} has consumed {found} messages, and not {count}\n{self.log}")
         return [call for call in calls() if Outcome.CONSUMED in call.outcomes]
@@ -642,6 +652,22 @@ class Harness:
             for listeners in self.app.listeners.values()
             if hasattr(listeners, "consumer")
         )
+
+    def _untold(self) -> list[Exception]:
+        """What handlers have raised that the test was not told and has not asked for, nor for how their calls ended."""
+        if self._failures == "keep":
+            return []
+        known = {id(failure) for call in self._looked_at for failure in call.failures}
+        known.update(id(error) for error in self._seen.of_hooks)
+        untold = [each for each in self._seen.unexpected if isinstance(each, Exception) and id(each) not in known]
+        for each in untold:
+            note(
+                each,
+                "A handler has raised this, and the test has asked for none of drain(), advance(), calls(), "
+                "dead_letters() and consumed() of it: end the test with drain(), or expect it there; "
+                'Harness(app, failures="keep") keeps it',
+            )
+        return untold
 
     def _raise_unexpected(self, failures: Failures | None) -> None:
         kept = self._failures if failures is None else _checked(failures)
@@ -674,14 +700,16 @@ class Harness:
         """
         self._check_begun()
         self._listened.handler(handler)
-        return [each for each in self._seen.calls if is_meant(handler, each.function, each.listener)]
+        found = [each for each in self._seen.calls if is_meant(handler, each.function, each.listener)]
+        self._looked_at.update(found)
+        return found
 
     def dead_letters(self, group: str, *, cluster: str | None = None) -> list[DeadLetter]:
         """What a group has given up, with why, in the order in which it came to its dead-letter queue."""
         self._check_begun()
         self._listened.check_group(group, cluster, or_of_spark=True)
-        same = self._listened.same_as(cluster)
-        return [each for each in self._seen.dead if each.group == group and each.cluster == same]
+        self._looked_at.update(self._calls_of(group, cluster))
+        return self._dead_letters(group, cluster)
 
     def offsets(self, group: str, *, cluster: str | None = None) -> list[QueueOffsets]:
         """How far a group is with each of its queues that hold anything."""
@@ -704,6 +732,14 @@ class Harness:
         entries = [] if self._world is None else self._seen.log
         secrets = frozenset[str]().union(*(each.secrets for each in self._settings))
         return mask("\n".join(str(entry) for entry in entries), secrets) or "nothing has happened"
+
+    def _calls_of(self, group: str, cluster: str | None) -> list[Call]:
+        same = self._listened.same_as(cluster)
+        return [each for each in self._seen.calls if each.group == group and each.cluster == same]
+
+    def _dead_letters(self, group: str, cluster: str | None) -> list[DeadLetter]:
+        same = self._listened.same_as(cluster)
+        return [each for each in self._seen.dead if each.group == group and each.cluster == same]
 
     def _listening(self, group: str, cluster: str | None) -> Any:
         self._check_begun()

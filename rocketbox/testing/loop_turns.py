@@ -19,7 +19,7 @@ import sysconfig
 import threading
 from asyncio import runners, taskgroups
 from asyncio import tasks as asyncio_tasks
-from collections.abc import Awaitable, Callable, Coroutine, Sized
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sized
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context
@@ -58,6 +58,7 @@ __all__ = [
     "users_coroutine",
     "users_line",
     "waits_for_rocketbox",
+    "with_contexts",
 ]
 
 OWN = str(Path(__file__).resolve().parents[1]) + os.sep
@@ -116,6 +117,8 @@ class ThreadCall:
         self._has_ended = False
         self.is_in_default_executor = False
         """Whether the loop waits for it when it is closed."""
+        self.task: asyncio.Task[Any] | None = None
+        """Which task has given it to the loop."""
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         with self._guard:
@@ -355,8 +358,8 @@ class LoopTurns:
 
         ``started`` is called with each task that is made from now on, in the context of who makes it. Of what is given
         to a thread (``asyncio.to_thread``) ``for_thread`` makes what is called instead, and ``in_thread`` is told of
-        that when it is given. ``timer`` is called with what a timer is to
-        call, and returns what it calls instead, whose ``handle`` is set then; None: nothing else.
+        that when it is given. ``timer`` is called with what a timer is to call, and returns what it calls instead,
+        whose ``handle`` is set then; None: nothing else.
         """
         if self._noted is not None:
             self._noted.watch()
@@ -385,7 +388,7 @@ class LoopTurns:
             if executor is not None and not isinstance(executor, ThreadPoolExecutor):
                 return run_in_executor(executor, func, *args)
             call = for_thread(func)
-            call.is_in_default_executor = executor is None
+            call.is_in_default_executor, call.task = executor is None, asyncio.current_task()
             call.future = future = run_in_executor(executor, call, *args)
             in_thread(call)
             return future
@@ -581,6 +584,14 @@ def waits_for_rocketbox(awaited: Awaitable[Any] | None) -> bool:
 def frames_of(awaited: Any) -> list[FrameType]:
     """The frames of a coroutine and of all that it awaits, the outermost first."""
     return [frame for _, frame in awaited_by(awaited)]
+
+
+def with_contexts(awaited: Any, context: Context) -> Iterator[tuple[Any, FrameType, Context]]:
+    """A coroutine that runs in that context and all that it awaits, each with its frame and the context it runs in."""
+    for each, frame in awaited_by(awaited):
+        yield each, frame, context
+        if frame.f_code in DRIVES_BY_HAND:
+            context = frame.f_locals["context"]
 
 
 def awaited_by(awaited: Any) -> list[tuple[Any, FrameType]]:

@@ -39,7 +39,7 @@ from rocketbox.testing.loop_turns import (
     LoopTurns,
 )
 from rocketbox.testing.records import Call, DeadLetter, LogEntry, Outcome, Sent, told_error
-from rocketbox.testing.under_way import UnderWay, is_in_a_call
+from rocketbox.testing.under_way import UnderWay
 
 __all__ = ["Observer"]
 
@@ -168,7 +168,11 @@ class Observer:
                 "FastAPI's TestClient: in an async test call the application by "
                 "httpx.AsyncClient(transport=httpx.ASGITransport(app))"
             )
-        if isinstance(context, RequestContext) and not is_in_a_call() and (waiting := context.waiting) is not None:
+        if (
+            isinstance(context, RequestContext)
+            and not self.under_way.is_in_a_call
+            and (waiting := context.waiting) is not None
+        ):
             # Time goes on until its reply has come, long after the send itself.
             self._while_sending(lambda: waiting.over, waiting.end)
         try:
@@ -209,7 +213,7 @@ class Observer:
         transaction.on_end(told)
 
     async def _in_time(self, send: Awaitable[SendResult | None]) -> SendResult | None:
-        if is_in_a_call():  # ``drain`` waits for that
+        if self.under_way.is_in_a_call:  # ``drain`` waits for that
             return await send
         ended = False
         why: HarnessError | None = None

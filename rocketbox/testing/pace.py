@@ -20,16 +20,17 @@ beside it, it comes after some times ``patience``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from math import inf
 
 import anyio
 
-from rocketbox.testing.errors import EndlessError, FrozenTimeError, StuckError, UnendingError
+from rocketbox.testing.errors import EndlessError, FrozenTimeError, HarnessError, StuckError, UnendingError
 from rocketbox.testing.loop_turns import MOST_TURNS, LoopTurns, RealWait
 from rocketbox.testing.virtual_clock import VirtualClock
 
-__all__ = ["Looks", "Pace"]
+__all__ = ["BrokenOffError", "Looks", "Pace", "Waits"]
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.0002, 0.01  # seconds of real time between two looks
 LONGEST_LOOK = 0.25  # seconds of real time that count between two looks
@@ -38,8 +39,38 @@ FEW_TURNS = 100  # of the loop, between two moves of time, when it moves whateve
 ENDLESS = 10  # times patience, in which something is always brought forward, or waited for, and no time moves
 NEVER_WAITS = "a task of this event loop never waits for anything, and runs again in each turn"
 
-
 Done = Callable[[], bool]
+
+
+class BrokenOffError(HarnessError):
+    """The harness has come to its end while somebody waited for a verb of it."""
+
+
+class Waits:
+    """Whoever waits for a pace, until all of that is broken off."""
+
+    def __init__(self) -> None:
+        self._scopes: set[anyio.CancelScope] = set()
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Somebody waits inside of it. Raises BrokenOffError."""
+        with anyio.CancelScope() as scope:
+            self._scopes.add(scope)
+            try:
+                yield
+            finally:
+                self._scopes.discard(scope)
+        if scope.cancelled_caught:
+            raise BrokenOffError(
+                "the harness has come to its end while drain(), advance(), consumed() or fresh() was still awaited: "
+                "await it to its end inside of 'async with', or 'with'"
+            )
+
+    def break_off(self) -> None:
+        """Have all who wait now get BrokenOffError."""
+        for scope in list(self._scopes):
+            scope.cancel()
 
 
 class Pace:
@@ -62,6 +93,7 @@ class Pace:
         self.patience = patience
         self.regardless = False
         """Whether time moves whatever still goes on in real time."""
+        self.waits = Waits()
         self._real_waits = real_waits
         self._progress = progress
         self._latest = latest
@@ -69,21 +101,23 @@ class Pace:
 
     async def settle(self) -> None:
         """Return when nothing can go on without time. Raises StuckError."""
-        async with self._turn:
-            await self._settle()
+        with self.waits.one():
+            async with self._turn:
+                await self._settle()
 
     async def advance(self, seconds: float) -> None:
         """Move time by so much; what is due on the way runs at its own time. Raises StuckError."""
         end = self.clock.monotonic() + seconds
-        async with self._turn:
-            while True:
+        with self.waits.one():
+            async with self._turn:
+                while True:
+                    await self._settle()
+                    due = self.clock.next_timer(end)
+                    if due is None:
+                        break
+                    self.clock.move_to(due)
+                self.clock.move_to(end)
                 await self._settle()
-                due = self.clock.next_timer(end)
-                if due is None:
-                    break
-                self.clock.move_to(due)
-            self.clock.move_to(end)
-            await self._settle()
 
     async def until(self, done: Done, within: float = inf, *, busy_within: float = 0.0, quietly: bool = False) -> bool:
         """Move time until ``done()``, at most by ``within`` seconds; whether it is so. Raises StuckError.
@@ -92,16 +126,17 @@ class Pace:
         patience is. ``quietly`` is for a pace in real time, which says of others that it waits.
         """
         end = self.clock.monotonic() + within
-        while not done():
-            async with self._turn:
-                if done():  # while others had their turn
-                    break
-                if await self._settle(done, busy_within):
-                    break
-                due = self.clock.next_timer(end)
-                if due is None:
-                    return False
-                self.clock.move_to(due)
+        with self.waits.one():
+            while not done():
+                async with self._turn:
+                    if done():  # while others had their turn
+                        break
+                    if await self._settle(done, busy_within):
+                        break
+                    due = self.clock.next_timer(end)
+                    if due is None:
+                        return False
+                    self.clock.move_to(due)
         return True
 
     async def _settle(self, done: Done | None = None, busy_within: float = 0.0) -> bool:

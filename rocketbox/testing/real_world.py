@@ -41,6 +41,7 @@ from rocketbox.testing.errors import HarnessError, StuckError
 from rocketbox.testing.faults import ClusterFaults, HandlerFaults
 from rocketbox.testing.listened import Listened
 from rocketbox.testing.observer import Observer
+from rocketbox.testing.pace import Waits
 from rocketbox.testing.records import Outcome
 
 __all__ = ["RealPace", "RealWorld"]
@@ -85,6 +86,7 @@ class RealPace:
         self.patience = patience
         self.regardless = False
         """As in ``pace``; here nobody stands still for anything."""
+        self.waits = Waits()
         self._clock = clock
         self._unfinished = unfinished
         self._progress = progress
@@ -93,6 +95,10 @@ class RealPace:
 
     async def settle(self) -> None:
         """Return when nothing is left to do now. Raises StuckError when that does not come nearer for ``patience``."""
+        with self.waits.one():
+            await self._settle()
+
+    async def _settle(self) -> None:
         idle, began, mark = 0, self._clock.monotonic(), None
         while True:
             left = await self._unfinished()
@@ -110,8 +116,9 @@ class RealPace:
         """Wait for so long, and until nothing is left to do then."""
         until = datetime.fromtimestamp(self._clock.time_ms() / 1000 + seconds).astimezone()
         self._tell(f"advance waits for real: {_words(seconds)}, until {until:%H:%M:%S}")
-        await self._clock.sleep(seconds)
-        await self.settle()
+        with self.waits.one():
+            await self._clock.sleep(seconds)
+            await self._settle()
 
     async def until(
         self, done: Callable[[], bool], within: float = inf, *, busy_within: float = 0.0, quietly: bool = False
@@ -126,13 +133,14 @@ class RealPace:
             self._tell(f"waits for real, {_words(within)} at most")
         now = self._clock.monotonic()
         end, next_look = now + within, now if asks and not self.regardless else inf
-        while not done():
-            if (now := self._clock.monotonic()) >= end:
-                return False
-            if now >= next_look:
-                await self._look()
-                next_look = self._clock.monotonic() + LOOK_PAUSE
-            await self._clock.sleep(PAUSE)
+        with self.waits.one():
+            while not done():
+                if (now := self._clock.monotonic()) >= end:
+                    return False
+                if now >= next_look:
+                    await self._look()
+                    next_look = self._clock.monotonic() + LOOK_PAUSE
+                await self._clock.sleep(PAUSE)
         return True
 
 

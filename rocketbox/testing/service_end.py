@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from rocketbox.testing.errors import HarnessError, StuckError
+from rocketbox.testing.errors import HarnessError, StuckError, note
 from rocketbox.testing.forced_end import end_by_force
 from rocketbox.testing.loop_turns import LoopTurns, real_wait
 from rocketbox.testing.observer import Observer
@@ -36,7 +36,14 @@ LONGEST_REAL_STOP = 30.0  # seconds in which it stops on a real broker: a stop g
 PAUSE = 0.005  # seconds of real time between two looks
 MOST_ROUNDS = 10  # of ending: who waited for what has ended may go on in spite of that, or begin something else
 ROUND = 1.0  # seconds of virtual time after each
+MOST_TOLD = 20  # of those that have gone on
 FEW_TURNS = 10  # of the loop, in which is called what waits for the end of a task
+
+
+def _some(told: Sequence[str]) -> str:
+    """All of it for people; of very much the first."""
+    more = f"; and {len(told) - MOST_TOLD} others" if len(told) > MOST_TOLD else ""
+    return "; ".join(told[:MOST_TOLD]) + more
 
 
 class ServiceEnd:
@@ -78,6 +85,7 @@ class ServiceEnd:
         ``in_short``: the test is told something else, so that threads have no more time than tasks.
         """
         pace, stopped = self._pace, self._host.done
+        pace.waits.break_off()
         if not started:
             self._cut_off()  # it does not hear of the end yet
         pace.patience = min(self._patience, PATIENCE_AT_THE_END)
@@ -96,17 +104,25 @@ class ServiceEnd:
         if not await self._until(stopped):
             self._cut_off()
             await self._until(stopped)
-        await self._force(lambda: [self._told(task) for task in self._own_tasks()])
+        await self._force(lambda: self._told(self._own_tasks()))
         if started and not self._late and not self._forced and (not stopped() or self._host.cancelled()):
             self._late.append(StuckError([f"the stop of {self._name}"], self._patience))
         await self._end_tasks()
         await self._end_threads(min(self._patience, PATIENCE_AT_THE_END) if in_short else self._patience)
+        await self._end_tasks()  # what threads have left in the loop
         self._tell()
 
     def _tell(self) -> None:
+        if left := self._left():
+            self._late.append(
+                HarnessError(
+                    f"{_some([each.what for each in self._told(left)])} goes on although all tasks were cancelled at "
+                    "the end: have who begins it again do so no more when the service stops"
+                )
+            )
         self.errors += self._late
         if self._forced:
-            told = "; ".join(self._forced)
+            told = _some(self._forced)
             self._seen.note(f"ended by force, for it went on although it was cancelled: {told}")
             self.errors.insert(
                 0,
@@ -152,30 +168,27 @@ class ServiceEnd:
 
     def _left(self) -> list[Any]:
         left = self._going.tasks if self._is_own_loop else self._going.tasks_of_handlers
-        return list(dict.fromkeys([*self._own_tasks(), *(task for task in left if not task.done())]))
+        return list(dict.fromkeys([*self._own_tasks(), *(task for task in list(left) if not task.done())]))
 
-    def _told(self, task: Any) -> GoesOn:
-        return GoesOn(task, None, task.get_name() if task in self._own_tasks() else self._going.told(task))
+    def _told(self, tasks: Sequence[Any]) -> list[GoesOn]:
+        own = self._own_tasks()
+        return [GoesOn(task, None, task.get_name() if task in own else self._going.told(task)) for task in tasks]
 
     async def _end_tasks(self) -> None:
         """As the end of a process does; what others begin when they end comes in a round of its own."""
-        self._going.cancel_timers()
         cancelled = set[Any]()
-        await self._turns.until_idle(FEW_TURNS, ROUND)
+        await self._end_timers()
         for _ in range(MOST_ROUNDS):
             left = [task for task in self._left() if task not in cancelled]
             if not left:
                 break
             cancelled.update(left)
             await self._cancel(left)
-            await self._turns.until_idle(FEW_TURNS, ROUND)  # who waits for their end is called
-        if told := [self._told(task).what for task in self._left()]:
-            self._late.append(
-                HarnessError(
-                    f"{' '.join(told)} goes on although all tasks were cancelled at the end: have who begins it again "
-                    "do so no more when the service stops"
-                )
-            )
+            await self._end_timers()
+
+    async def _end_timers(self) -> None:
+        await self._turns.until_idle(FEW_TURNS, ROUND)  # who waits for the end of what was cancelled is called
+        self._going.cancel_timers()
 
     async def _cancel(self, tasks: Sequence[Any]) -> None:
         def left() -> list[Any]:
@@ -185,12 +198,15 @@ class ServiceEnd:
             task.cancel()
         await self._until(lambda: not left())
         await self._in_real_time(lambda: not left(), PATIENCE_AT_THE_END)
-        await self._force(lambda: [self._told(task) for task in left()])
+        await self._force(lambda: self._told(left()))
 
     async def _end_threads(self, patience: float) -> None:
         going = self._going
         if not await self._in_real_time(lambda: not going.threads_left, patience):
             self._late.append(StuckError([str(each) for each in going.threads_left], patience))
+            note(
+                self._late[-1], "The event loop or the process would not end in production: have the stop let it return"
+            )
             if going.is_in_default_executor:
                 self._turns.leave_threads()
 

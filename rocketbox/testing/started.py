@@ -29,7 +29,7 @@ from rocketbox.testing.loop_turns import ThreadCall, is_users_own, is_users_own_
 
 __all__ = ["StartedThread", "TimerCall", "telling_of_threads"]
 
-Started = Callable[[threading.Thread, FrameType], object]
+Started = Callable[[threading.Thread, FrameType], "StartedThread | None"]
 Submitted = Callable[[Callable[..., Any], FrameType], ThreadCall | None]
 
 OF_POOLS = (os.path.dirname(futures.__file__) + os.sep, os.path.dirname(anyio.__file__) + os.sep)
@@ -43,6 +43,8 @@ class StartedThread:
 
     def __init__(self, thread: threading.Thread) -> None:
         self._thread = thread
+        self.has_failed = False
+        """It could not be started."""
 
     @property
     def keeps_from_ending(self) -> bool:
@@ -64,7 +66,7 @@ class StartedThread:
 
     @property
     def goes_on(self) -> bool:
-        return self._thread.ident is None or self._thread.is_alive()
+        return not self.has_failed and (self._thread.ident is None or self._thread.is_alive())
 
     @property
     def waits_for_loop(self) -> bool:
@@ -131,9 +133,13 @@ class _Taps:
 
         @functools.wraps(start)
         def tell_and_start(thread: threading.Thread) -> None:
-            if self._is_on:
-                started(thread, sys._getframe(1))
-            start(thread)
+            told = started(thread, sys._getframe(1)) if self._is_on else None
+            try:
+                start(thread)
+            except BaseException:  # the machine has no thread left, or it was started before
+                if told is not None:
+                    told.has_failed = True
+                raise
 
         @functools.wraps(submit)
         def submit_and_tell(

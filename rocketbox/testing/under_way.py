@@ -39,11 +39,11 @@ __all__ = [
     "call_for_thread",
     "in_service",
     "in_thread_of_pool",
-    "is_in_a_call",
     "submitted_to_pool",
     "thread_started",
 ]
 
+OF_SERVICE = "a hook or a background task"
 _call: ContextVar[_Running | None] = ContextVar("call of a handler", default=None)
 _service: ContextVar[UnderWay | None] = ContextVar("service under test", default=None)
 
@@ -65,6 +65,7 @@ class _Running:
     That of a scheduled function has no :class:`Call`: its task is waited for by itself, what it has started is here.
     """
 
+    under_way: UnderWay
     call: Call | None
     task: Any
     who: str
@@ -98,6 +99,7 @@ class UnderWay:
         self._running: dict[Call, _Running] = {}
         self._asked: dict[Any, tuple[str, object]] = {}  # transaction listeners, by the task that asks one
         self._left: set[_Running] = set()  # calls that have ended, and tasks of theirs have not; scheduled functions
+        self._in_threads_by_others = WeakSet[ThreadCall]()  # of the loop, given to them by hooks and background tasks
 
     @property
     def running(self) -> list[Call]:
@@ -118,13 +120,25 @@ class UnderWay:
     @property
     def current_call(self) -> Call | None:
         """The call of a handler whose code this is, if it is one's, and has not ended."""
-        running = _call.get()
+        running = self._in_call_of
         return None if running is None or running.ended else running.call
+
+    @property
+    def is_in_a_call(self) -> bool:
+        """Whether this is code that a handler's call has started, or its own."""
+        running = self._in_call_of
+        return running is not None and running.call is not None
+
+    @property
+    def _in_call_of(self) -> _Running | None:
+        """In whose context this is; a handler may have code called that runs in the loop of another harness."""
+        running = _call.get()
+        return running if running is not None and running.under_way is self else None
 
     @contextmanager
     def call(self, call: Call, task: Any) -> Iterator[Callable[[Any], Any]]:
         """A call of a handler is under way, in a task; what is yielded is to be given what that awaits of it."""
-        running = self._running[call] = _Running(call, task, f"handler {call.name}")
+        running = self._running[call] = _Running(self, call, task, f"handler {call.name}")
         token = _call.set(running)
 
         def awaiting(awaited: Any) -> Any:
@@ -144,7 +158,7 @@ class UnderWay:
     @contextmanager
     def scheduled(self, what: str) -> Iterator[None]:
         """A scheduled function is called: what it starts is waited for as what a handler starts."""
-        running = _Running(None, None, what)
+        running = _Running(self, None, None, what)
         self._left.add(running)
         token = _call.set(running)
         try:
@@ -166,7 +180,7 @@ class UnderWay:
 
     def task_started(self, task: Any) -> None:
         """A task was made: by a handler, if it is in the context of one and is not rocketbox's own."""
-        running = _call.get()
+        running = self._in_call_of
         if running is not None or _service.get() is self:
             self.tasks.add(task)
         if running is None:
@@ -184,13 +198,16 @@ class UnderWay:
         self._look_whether_all_ended(running)
 
     def called_in_thread(self, call: ThreadCall) -> None:
-        """A call was given to a thread, by a handler if this is the context of one."""
-        if (running := _call.get()) is not None:
+        """A call was given to a thread of the loop, or of a pool by way of it: by a handler if this is the context of
+        one, or by a hook or a background task."""
+        if (running := self._in_call_of) is not None:
             running.threads.add(call)
+        elif _service.get() is self and call.is_in_default_executor:
+            self._in_threads_by_others.add(call)
 
     def timer_set(self, function: Callable[..., object]) -> TimerCall | None:
         """A timer of the loop is to call a function: what it calls instead, where a handler has set it."""
-        running = _call.get()
+        running = self._in_call_of
         if running is None or not is_users_own(function):
             return None
         call = TimerCall(function)
@@ -228,12 +245,17 @@ class UnderWay:
 
     @property
     def threads_left(self) -> list[RealWait]:
-        """What goes on in threads, by handlers, and keeps the event loop or the process from coming to its end."""
+        """What goes on in threads and keeps the event loop or the process from coming to its end: what handlers have
+        started, and what hooks and background tasks have given to the loop's own threads."""
         return [
             _wait_of(call, running)
             for running in self._calls
             for call in list(running.threads)
             if call.keeps_from_ending and call.goes_on
+        ] + [
+            RealWait(f"a thread that {OF_SERVICE} has started{_in_task(call.task)}", call.line, call)
+            for call in list(self._in_threads_by_others)
+            if call.goes_on
         ]
 
     @property
@@ -256,7 +278,7 @@ class UnderWay:
     def told(self, task: Any) -> str:
         """What a task is, for people."""
         owner = self._owner(task)
-        return _task_of(task, "a hook or a background task" if owner is None else owner.who)
+        return _task_of(task, OF_SERVICE if owner is None else owner.who)
 
     def context_of(self, task: Any) -> Context:
         """The context in which a task runs; Python 3.11 does not tell it: one with what is known here of it."""
@@ -334,6 +356,10 @@ def _name_of(task: Any) -> str:
     return repr(name if name != "None" else getattr(task.get_coro(), "__qualname__", name))
 
 
+def _in_task(task: Any) -> str:
+    return "" if task is None else f" in task {_name_of(task)}"
+
+
 def _task_of(task: Any, who: str) -> str:
     """A task that somebody has started, for people."""
     return f"task {_name_of(task)}, which {who} has started,"
@@ -344,17 +370,11 @@ def in_service(under_way: UnderWay) -> None:
     _service.set(under_way)
 
 
-def is_in_a_call() -> bool:
-    """Whether this is code that a handler's call has started, or its own."""
-    running = _call.get()
-    return running is not None and running.call is not None
-
-
-def thread_started(thread: threading.Thread, starter: FrameType) -> None:
+def thread_started(thread: threading.Thread, starter: FrameType) -> StartedThread | None:
     """A thread is about to start: by a handler, if this is the context of one; what it starts itself is so as well."""
     running = _call.get()
     if running is None or not StartedThread.is_meant(thread, starter):
-        return
+        return None
     run = thread.run
 
     def run_for_handler() -> None:
@@ -362,7 +382,9 @@ def thread_started(thread: threading.Thread, starter: FrameType) -> None:
         run()
 
     vars(thread)["run"] = run_for_handler
-    running.threads.add(StartedThread(thread))
+    started = StartedThread(thread)
+    running.threads.add(started)
+    return started
 
 
 def submitted_to_pool(function: Callable[..., Any], who: FrameType) -> ThreadCall | None:

@@ -21,6 +21,7 @@ from rocketbox.clock import chances_of
 __all__ = ["VirtualClock"]
 
 BEGIN = 1_000.0  # seconds on the monotonic clock: a time of 0 might be taken for "never"
+DIGITS = 6  # behind the point of a second: sums of seconds are not exact, and 1499.9999999999995 is 1500
 SAME_TIME = 1e-6  # seconds: 0.1 and 1.237 after each other are 1.3370000000000002, and whoever waits for 1.337 sees it
 MOST_DEAD = 1_000  # timers that nobody waits for, before the heap is made anew without them
 
@@ -95,8 +96,8 @@ class VirtualClock:
 
     @property
     def passed(self) -> float:
-        """Seconds since the clock was made, or since :meth:`count_anew`."""
-        return self._now - self._counted
+        """Seconds since the clock was made, or since :meth:`count_anew`, to the microsecond."""
+        return round(self._now - self._counted, DIGITS)
 
     def count_anew(self) -> None:
         """Let what has passed begin at 0 again; the time of day goes on."""

@@ -87,7 +87,7 @@ async def use_up(harness: Harness, shop: ModuleType) -> None:
 
 
 async def test_nothing_of_before_is_seen_or_comes(shop: ModuleType) -> None:
-    async with Harness(shop.app) as harness:
+    async with Harness(shop.app, failures="keep") as harness:
         await use_up(harness, shop)
         now = harness.now
         await harness.fresh()
@@ -108,7 +108,7 @@ async def test_nothing_of_before_is_seen_or_comes(shop: ModuleType) -> None:
 
 
 async def test_the_service_goes_on_as_a_new_one(shop: ModuleType) -> None:
-    async with Harness(shop.app) as harness:
+    async with Harness(shop.app, failures="keep") as harness:
         for _ in range(3):
             await use_up(harness, shop)
             await harness.fresh()

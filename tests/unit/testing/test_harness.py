@@ -491,6 +491,17 @@ async def test_a_delayed_message_comes_when_it_is_due(payments: ModuleType, harn
         assert len(harness.calls("pay")) == 1
 
 
+@pytest.mark.parametrize("ms", [2074, 3111, 4000])
+async def test_a_message_is_due_at_the_same_time_whenever_the_test_begins(
+    payments: ModuleType, harness_of: Callable[..., Harness], ms: int
+) -> None:
+    """The broker's timers count from the time of day."""
+    async with harness_of(now=datetime(2026, 1, 2, 8, tzinfo=UTC) + timedelta(milliseconds=ms)) as harness:
+        await harness.send("payments", payments.Payment(number=1), delay="25m")
+        await harness.advance("26m")
+        assert [call.at for call in harness.calls("pay")] == [1500]
+
+
 async def test_hooks_and_schedules_run_unless_they_are_left_out(
     payments: ModuleType, harness_of: Callable[..., Harness]
 ) -> None:

@@ -256,6 +256,43 @@ def test_two_at_once_of_two_services_are_in_loops_of_their_own(service: ServiceM
         assert one.sent("receipts").one(str) == "lamp"
 
 
+CALLS_ANOTHER = """
+from rocketbox import RocketBox, rocketmq_listener
+
+app = RocketBox("front", scan=[__name__])
+call = None
+
+@rocketmq_listener(topic="calls", consumer_group="front")
+def front(item: str) -> None:
+    call(item)
+"""
+
+
+def test_what_a_handler_has_done_in_another_harness_is_not_its_own(service: ServiceMaker) -> None:
+    """Two services that are tested together, and one of them calls the other by a stand-in for the network."""
+    front, shop = service(CALLS_ANOTHER, SETTINGS), service(SOURCE, SETTINGS)
+    tasks = list[asyncio.Task[bool]]()
+    with Harness(shop.app) as behind:
+        goes_on = behind.blocking.call(asyncio.Event)
+
+        async def begin() -> None:
+            tasks.append(asyncio.create_task(goes_on.wait()))
+
+        def call(item: str) -> None:
+            behind.blocking.send("orders", shop.Order(item=item))
+            behind.blocking.call(begin)
+            behind.blocking.drain()
+
+        vars(front)["call"] = call
+        with Harness(front.app, patience=1) as harness:
+            harness.blocking.send("calls", "cup")
+            harness.blocking.drain()
+        assert behind.sent("receipts").one(str) == "cup"
+        assert not tasks[0].done()
+        behind.blocking.call(goes_on.set)
+        assert behind.blocking.call(asyncio.wait_for, tasks[0], 60)
+
+
 @pytest.mark.parametrize("anyio_backend", ["trio"])
 @pytest.mark.anyio
 async def test_under_trio(shop: ModuleType) -> None:

@@ -62,3 +62,9 @@ async def test_the_clock_of_tests_wakes_at_the_same_time(steps: tuple[float, flo
         assert woken == []
         await clock.advance(0.001)
         assert woken == [pytest.approx(whole, abs=1e-9)]
+
+
+def test_what_has_passed_is_told_without_what_sums_of_seconds_lose() -> None:
+    clock = VirtualClock(0)
+    clock.move_to(2499.9999999999995)
+    assert clock.passed == 1500

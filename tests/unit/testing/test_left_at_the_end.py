@@ -1,0 +1,416 @@
+"""What a test leaves when its harness ends: none of it comes into the next test, and what has failed is told."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from types import ModuleType
+
+import anyio
+import pytest
+
+from rocketbox.errors import Reject
+from rocketbox.testing import Harness, HarnessError, Outcome, StuckError, pace
+from rocketbox.testing.pace import BrokenOffError
+from rocketbox.testing.real_world import RealPace, RunClock
+from tests.support.framework.services import ServiceMaker
+
+pytestmark = pytest.mark.anyio
+
+SETTINGS = "rocketmq: {name-server: embedded, producer: {group: shop}}"
+HEAD = """
+import asyncio
+import contextvars
+import threading
+
+from rocketbox import RocketBox, rocketmq_listener
+
+app = RocketBox("shop", scan=[__name__])
+seen = []
+begun, release = threading.Event(), threading.Event()
+"""
+
+CLEANS_UP_IN_ITS_CONTEXT = """
+of_whom = contextvars.ContextVar("of whom", default="nobody")
+
+async def audit():
+    await asyncio.Event().wait()
+
+async def swallow():
+    while True:
+        try:
+            await asyncio.sleep(0.005)
+        except asyncio.CancelledError:
+            pass
+
+@rocketmq_listener(topic="orders", consumer_group="orders")
+async def order(item: str) -> None:
+    token = of_whom.set(item)
+    try:
+        begun.set()
+        await swallow()
+    finally:
+        seen.append(of_whom.get())
+        of_whom.reset(token)
+        seen.append(asyncio.create_task(audit()))
+"""
+
+
+async def hear(begun: threading.Event) -> None:
+    assert await asyncio.to_thread(begun.wait, 60)
+
+
+async def test_a_handler_that_is_ended_by_force_cleans_up_in_its_own_context(
+    service: ServiceMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rocketbox.testing.service_end.PATIENCE_AT_THE_END", 0.2)
+    monkeypatch.setattr(pace, "ENDLESS", 3)
+    shop = service(HEAD + CLEANS_UP_IN_ITS_CONTEXT, SETTINGS)
+    before = asyncio.all_tasks()
+
+    async def test() -> None:
+        async with Harness(shop.app, patience=0.05) as harness:
+            await harness.send("orders", "cup")
+            await hear(shop.begun)
+
+    with pytest.raises(HarnessError, match=r"ended by force: handler order .* in swallow\."):
+        await test()
+    told, task = shop.seen
+    assert told == "cup"
+    assert task.cancelled()
+    assert asyncio.all_tasks() == before
+
+
+MANY_THAT_SWALLOW = (
+    CLEANS_UP_IN_ITS_CONTEXT.partition("@rocket")[0]
+    + """
+@rocketmq_listener(topic="orders", consumer_group="orders")
+async def order(item: str) -> None:
+    seen.extend(asyncio.create_task(swallow(), name=f"t{n}") for n in range(25))
+    begun.set()
+"""
+)
+
+
+async def test_of_many_that_were_ended_by_force_the_first_are_named(
+    service: ServiceMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rocketbox.testing.service_end.PATIENCE_AT_THE_END", 0.2)
+    shop = service(HEAD + MANY_THAT_SWALLOW, SETTINGS)
+
+    async def test() -> None:
+        async with Harness(shop.app, patience=0.05) as harness:
+            await harness.send("orders", "cup")
+            await hear(shop.begun)
+            await asyncio.sleep(0.01)  # they have begun
+
+    with pytest.raises(HarnessError, match=r"task .* in swallow; and 5 others\. In production") as told:
+        await test()
+    assert str(told.value).count("handler order") == 20
+    assert all(task.done() for task in shop.seen)
+
+
+STAYS_IN_A_THREAD_OF_THE_LOOP = {
+    "background task": """
+@app.background_task
+async def feed() -> None:
+    begun.set()
+    await asyncio.to_thread(release.wait)
+""",
+    "hook": """
+@app.on_startup
+async def feed() -> None:
+    asyncio.get_running_loop().run_in_executor(None, release.wait)
+    begun.set()
+""",
+}
+
+
+@pytest.mark.parametrize("who", STAYS_IN_A_THREAD_OF_THE_LOOP)
+def test_who_keeps_the_loop_from_being_closed_is_named_and_the_harness_ends(service: ServiceMaker, who: str) -> None:
+    shop = service(HEAD + STAYS_IN_A_THREAD_OF_THE_LOOP[who], SETTINGS)
+    told = list[BaseException]()
+
+    def test() -> None:
+        try:
+            with Harness(shop.app, patience=0.2):
+                shop.begun.wait(60)
+        except BaseException as error:
+            told.append(error)
+
+    tests = threading.Thread(target=test)
+    tests.start()
+    try:
+        tests.join(60)
+        assert not tests.is_alive()
+    finally:
+        shop.release.set()
+        tests.join()
+    (error,) = told
+    assert isinstance(error, StuckError)
+    by = {"background task": "shop in the background: background task feed", "hook": "a hook or bean of shop"}[who]
+    assert f"a thread that a hook or a background task has started in task '{by}" in str(error)
+    assert error.__notes__ == ["The event loop or the process would not end in production: have the stop let it return"]
+
+
+ENDS_IN_TIME = """
+@app.background_task
+async def feed() -> None:
+    begun.set()
+    await asyncio.to_thread(release.wait)
+
+@app.on_shutdown
+async def let_go() -> None:
+    release.set()
+"""
+
+
+async def test_a_thread_of_the_loop_that_returns_at_the_stop_is_waited_for(service: ServiceMaker) -> None:
+    shop = service(HEAD + ENDS_IN_TIME, SETTINGS)
+    async with Harness(shop.app):
+        await hear(shop.begun)
+
+
+HANGS = """
+@rocketmq_listener(topic="orders", consumer_group="orders")
+async def order(item: str) -> None:
+    begun.set()
+    await asyncio.Event().wait()
+"""
+
+
+async def test_the_end_breaks_off_what_is_still_awaited(service: ServiceMaker) -> None:
+    """However long that would wait: a test was ended by its timeout, or has failed beside it."""
+    shop = service(HEAD + HANGS, SETTINGS)
+
+    async def test() -> None:
+        async with Harness(shop.app, patience=1e6) as harness:
+            await harness.send("orders", "cup")
+            waiting.append(asyncio.create_task(harness.drain()))
+            waiting.append(asyncio.create_task(harness.consumed("orders")))
+            await hear(shop.begun)
+            raise ZeroDivisionError
+
+    waiting = list[asyncio.Task[object]]()
+    with anyio.fail_after(60), pytest.raises(ZeroDivisionError):
+        await test()
+    for each in waiting:
+        with pytest.raises(BrokenOffError, match="has come to its end while"):
+            await each
+
+
+async def test_the_end_breaks_off_what_waits_in_real_time() -> None:
+    async def unfinished() -> list[str]:
+        return ["orders has lag"]
+
+    async def look() -> None: ...
+
+    real = RealPace(RunClock(), unfinished, lambda: 0, lambda text: None, look, 60)
+    waiting = [asyncio.create_task(wait) for wait in (real.settle(), real.advance(1e6), real.until(lambda: False))]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    real.waits.break_off()
+    for each in waiting:
+        with anyio.fail_after(60), pytest.raises(BrokenOffError):
+            await each
+
+
+BEGINS_FROM_A_THREAD = """
+@rocketmq_listener(topic="orders", consumer_group="orders")
+async def order(item: str) -> None:
+    loop = asyncio.get_running_loop()
+    async def poll() -> None:
+        seen.append("begun")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.append("ended")
+    def work() -> None:
+        release.wait()
+        asyncio.run_coroutine_threadsafe(poll(), loop)
+    threading.Thread(target=work).start()
+
+@app.on_shutdown
+async def later() -> None:
+    threading.Timer(0.1, release.set).start()
+"""
+
+
+async def test_what_a_thread_begins_in_the_loop_at_the_end_is_ended(service: ServiceMaker) -> None:
+    shop = service(HEAD + BEGINS_FROM_A_THREAD, SETTINGS)
+    before = asyncio.all_tasks()
+    async with Harness(shop.app) as harness:
+        await harness.send("orders", "cup")
+        await harness.consumed("orders")
+    assert shop.seen in ([], ["begun", "ended"])  # it may not have begun
+    assert asyncio.all_tasks() == before
+
+
+SETS_A_TIMER_AT_ITS_END = """
+@rocketmq_listener(topic="orders", consumer_group="orders")
+async def order(item: str) -> None:
+    async def work() -> None:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            seen.append("set")
+            asyncio.get_running_loop().call_later(0.02, seen.append_later)
+    order.task = asyncio.create_task(work())
+
+class Seen(list):
+    def append_later(self) -> None:
+        self.append("called")
+
+seen = Seen()
+"""
+
+
+async def test_a_timer_that_is_set_at_the_end_calls_nobody_in_the_next_test(service: ServiceMaker) -> None:
+    shop = service(HEAD + SETS_A_TIMER_AT_ITS_END, SETTINGS)
+    async with Harness(shop.app) as harness:
+        await harness.send("orders", "cup")
+        await hear(shop.begun)
+    await asyncio.sleep(0.05)
+    assert shop.seen == ["set"]
+
+
+LACKS_THREADS = """
+@rocketmq_listener(topic="orders", consumer_group="orders")
+async def order(item: str) -> None:
+    try:
+        threading.Thread(target=release.wait).start()
+    except RuntimeError as error:
+        seen.append(str(error))
+"""
+
+
+async def test_a_thread_that_could_not_be_started_is_not_waited_for(
+    service: ServiceMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = service(HEAD + LACKS_THREADS, SETTINGS)
+
+    def refuse(*args: object, **named: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with Harness(shop.app, patience=1) as harness:
+        with monkeypatch.context() as lacking:
+            name = "_start_joinable_thread" if sys.version_info >= (3, 13) else "_start_new_thread"
+            lacking.setattr(threading, name, refuse)
+            await harness.send("orders", "cup")
+            await harness.consumed("orders")
+        await harness.drain()
+    assert shop.seen == ["can't start new thread"]
+
+
+# --- what handlers have raised ---------------------------------------------------------------------------------------
+
+FAILS = """
+from rocketbox import Reject
+
+@rocketmq_listener(topic="orders", consumer_group="sell")
+async def sell(item: str) -> None: ...
+
+@rocketmq_listener(topic="orders", consumer_group="count", max_reconsume_times=1)
+async def count(item: str) -> None:
+    raise ValueError("nobody counts")
+
+@rocketmq_listener(topic="orders", consumer_group="check")
+async def check(item: str) -> None:
+    raise Reject("on purpose")
+"""
+
+
+@pytest.fixture
+def shop(service: ServiceMaker) -> ModuleType:
+    return service(HEAD + FAILS, SETTINGS)
+
+
+async def sold(harness: Harness, count: int = 1) -> None:
+    for _ in range(count):
+        await harness.send("orders", "cup")
+    await harness.consumed("sell", count)
+
+
+async def test_what_a_handler_has_raised_is_raised_at_the_end_where_nobody_was_told(shop: ModuleType) -> None:
+    with pytest.raises(ValueError, match="nobody counts") as told:
+        async with Harness(shop.app) as harness:
+            await sold(harness)
+    (note,) = told.value.__notes__
+    assert "end the test with drain()" in note
+
+
+def test_so_it_is_in_a_plain_function(shop: ModuleType) -> None:
+    def test() -> None:
+        with Harness(shop.app) as harness:
+            harness.blocking.send("orders", "cup")
+            harness.blocking.consumed("sell")
+
+    with pytest.raises(ValueError, match="nobody counts"):
+        test()
+
+
+async def test_several_are_raised_together(shop: ModuleType) -> None:
+    with pytest.raises(ExceptionGroup, match=r"^handlers of shop have failed") as told:
+        async with Harness(shop.app) as harness:
+            await sold(harness, 2)
+    assert [str(each) for each in told.value.exceptions] == ["nobody counts"] * 2
+
+
+async def test_the_error_of_the_test_comes_before_it(shop: ModuleType) -> None:
+    async def test() -> None:
+        async with Harness(shop.app) as harness:
+            await sold(harness)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await test()
+
+
+async def told_by_drain(harness: Harness) -> None:
+    with pytest.raises(ValueError, match="nobody counts"):
+        await harness.drain()
+
+
+async def told_by_calls(harness: Harness) -> None:
+    assert [call.outcome for call in harness.calls("count")] == [Outcome.COMES_BACK]
+
+
+async def told_by_dead_letters(harness: Harness) -> None:
+    await harness.advance("1h", failures="keep")
+    (letter,) = harness.dead_letters("count")
+    assert str(letter.why) == "nobody counts"
+
+
+async def told_by_consumed(harness: Harness) -> None:
+    with pytest.raises(AssertionError, match="group count has consumed 0 messages"):
+        await harness.consumed("count")
+
+
+@pytest.mark.parametrize("tell", [told_by_drain, told_by_calls, told_by_dead_letters, told_by_consumed])
+async def test_who_has_looked_is_not_told_again(shop: ModuleType, tell: object) -> None:
+    async with Harness(shop.app) as harness:
+        await sold(harness)
+        await tell(harness)  # type: ignore[operator]
+
+
+async def test_failures_that_are_kept_are_not_raised_at_the_end(shop: ModuleType) -> None:
+    async with Harness(shop.app, failures="keep") as harness:
+        await sold(harness)
+
+
+async def test_between_two_tests_it_is_raised_when_all_is_fresh(shop: ModuleType) -> None:
+    async with Harness(shop.app) as harness:
+        await sold(harness)
+        with pytest.raises(ValueError, match="nobody counts"):
+            await harness.fresh()
+        assert harness.log == "nothing has happened"
+        await harness.fresh()
+        assert harness.calls("count") == []
+
+
+async def test_what_a_handler_rejects_is_no_failure_of_the_test(shop: ModuleType) -> None:
+    async with Harness(shop.app) as harness:
+        harness.handler("count").fails(1, error=Reject("as well"))
+        await sold(harness)
