@@ -7,7 +7,7 @@ harness is asked: how it moves, and when it may, is told in ``pace``. What was s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -94,8 +94,8 @@ class Harness:
 
     The end raises HarnessError for a handler that had to be ended by force, since it swallows its cancellation, and for
     a service that ends itself (``sys.exit`` in a hook) when it starts or stops; and what handlers had raised by then,
-    where the test was not told and has asked for neither the calls of that handler nor for what its group has consumed
-    or given up.
+    where the test was not told and has not looked since: at the calls of that handler, or at what its group has
+    consumed or given up.
 
     ``name_server`` (``"127.0.0.1:9876"``; for several clusters ``{"": ..., "audit": ...}``) lets the service run on
     real servers, in real time: what pytest's ``--rocketbox-name-server`` says for all harnesses.
@@ -148,7 +148,6 @@ class Harness:
         self._default_converter = CodecMessageConverter()
         self._changes = Changes()
         self._frozen: dict[Any, set[object]] = {}
-        self._looked_at: set[Call] = set()  # calls of which the test knows how they have ended
         self._overrides_over: list[object] = []  # that were undone, and stand below others that hold
         self._offsets_before: dict[tuple[str, str | None, MessageQueue], int] = {}  # by group and its cluster
 
@@ -249,16 +248,16 @@ class Harness:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        untold = self._untold()
+        untold = self._untold if error is None else []
         end = await self._end(in_short=error is not None)
-        hooks = self._seen.of_hooks if self._failures == "raise" else []
         failed = [each for each in (error, *end.errors, end.failure) if each is not None]
         if not failed:
-            who = " and ".join(each for each, errors in (("handlers", untold), ("hooks", hooks)) if errors)
-            _raise_all(f"{who} of {self.app.name} have failed", [*untold, *hooks])
+            self._raise_untold(untold)
             return
         told = failed[0]  # the test's own, if there is one
-        self._note_end(told, [*failed[1:], *hooks])
+        self._note_end(told, [*failed[1:], *self._of_hooks])
+        for each in untold:
+            note(told, f"And a handler of {self.app.name} had failed: {told_error(each)}")
         if error is None:
             raise told
 
@@ -337,9 +336,9 @@ class Harness:
 
         async def pass_time() -> None:
             try:
-                await self._pace.until(done)
-            except BrokenOffError:
-                return  # the end of the harness moves time now, for the service's sends as well
+                while not done():
+                    with suppress(BrokenOffError):  # the end of the harness comes: it stands in line behind that
+                        await self._pace.until(done)
             except HarnessError as error:
                 give_up(error)
 
@@ -489,11 +488,11 @@ class Harness:
         time of day go on as they are; batches for Spark listeners are numbered from 0 on. On a real broker what waits
         for a retry or a delay comes all the same.
 
-        Raises HarnessError while a handler runs, and StuckError; and, as the end does, once all of that is done, what
-        handlers had raised and nobody was told.
+        Raises HarnessError while a handler runs, and StuckError; and, once all of that is done, what handlers, hooks
+        and background tasks had raised and nobody was told, as the end does.
         """
         self._check_awaited("fresh")
-        world, untold = self._in_world, self._untold()
+        world = self._in_world
         if await world.mend():
             await self._pace.advance(AFTER_FAULTS)
         await self._pace.settle()
@@ -512,11 +511,11 @@ class Harness:
         self._changes.undo_all()
         self._failing.forget()
         await self._pace.settle()
+        untold, hooks = self._untold, self._of_hooks
         self._seen.forget()
-        self._looked_at.clear()
         self._batches.forget()
         world.clock.count_anew()
-        _raise_all(f"handlers of {self.app.name} have failed", untold)
+        self._raise_untold(untold, hooks)
 
     # --- faults ------------------------------------------------------------------------------------------------------
 
@@ -641,7 +640,7 @@ class Harness:
             return so_many() >= count or given_up
 
         await self._pace.until(is_over, _seconds(within))
-        self._looked_at.update(calls())
+        self._seen.looked_at(calls())
         if (found := so_many()) < count:
             raise AssertionError(f"group {group} has consumed {found} messages, and not {count}\n{self.log}")
         return [call for call in calls() if Outcome.CONSUMED in call.outcomes]
@@ -653,27 +652,34 @@ class Harness:
             if hasattr(listeners, "consumer")
         )
 
+    @property
     def _untold(self) -> list[Exception]:
-        """What handlers have raised that the test was not told and has not asked for, nor for how their calls ended."""
-        if self._failures == "keep":
-            return []
-        known = {id(failure) for call in self._looked_at for failure in call.failures}
-        known.update(id(error) for error in self._seen.of_hooks)
-        untold = [each for each in self._seen.unexpected if isinstance(each, Exception) and id(each) not in known]
-        for each in untold:
+        """What handlers have raised that the test was not told, nor has looked at; one that has failed knows enough."""
+        return [] if self._failures == "keep" or reported.has_failed else self._seen.untold.errors
+
+    @property
+    def _of_hooks(self) -> list[Exception]:
+        """What hooks, background tasks and the like have raised that the test was not told."""
+        return [] if self._failures == "keep" else list(self._seen.of_hooks)
+
+    def _raise_untold(self, of_handlers: Sequence[Exception], of_hooks: Sequence[Exception] | None = None) -> None:
+        hooks = self._of_hooks if of_hooks is None else of_hooks
+        for each in of_handlers:
             note(
                 each,
                 "A handler has raised this, and the test has asked for none of drain(), advance(), calls(), "
-                "dead_letters() and consumed() of it: end the test with drain(), or expect it there; "
+                "dead_letters() and consumed() of it since: end the test with drain(), or expect it there; "
                 'Harness(app, failures="keep") keeps it',
             )
-        return untold
+        who = " and ".join(each for each, errors in (("handlers", of_handlers), ("hooks", hooks)) if errors)
+        _raise_all(f"{who} of {self.app.name} have failed", [*of_handlers, *hooks])
 
     def _raise_unexpected(self, failures: Failures | None) -> None:
         kept = self._failures if failures is None else _checked(failures)
         unexpected = [each for each in self._seen.unexpected if isinstance(each, Exception)]
         self._seen.unexpected.clear()
         self._seen.of_hooks.clear()
+        self._seen.untold.know_all()
         if kept == "raise":
             _raise_all(f"handlers of {self.app.name} have failed", unexpected)
 
@@ -701,14 +707,14 @@ class Harness:
         self._check_begun()
         self._listened.handler(handler)
         found = [each for each in self._seen.calls if is_meant(handler, each.function, each.listener)]
-        self._looked_at.update(found)
+        self._seen.looked_at(found)
         return found
 
     def dead_letters(self, group: str, *, cluster: str | None = None) -> list[DeadLetter]:
         """What a group has given up, with why, in the order in which it came to its dead-letter queue."""
         self._check_begun()
         self._listened.check_group(group, cluster, or_of_spark=True)
-        self._looked_at.update(self._calls_of(group, cluster))
+        self._seen.looked_at(self._calls_of(group, cluster))
         return self._dead_letters(group, cluster)
 
     def offsets(self, group: str, *, cluster: str | None = None) -> list[QueueOffsets]:

@@ -388,7 +388,8 @@ class LoopTurns:
             if executor is not None and not isinstance(executor, ThreadPoolExecutor):
                 return run_in_executor(executor, func, *args)
             call = for_thread(func)
-            call.is_in_default_executor, call.task = executor is None, asyncio.current_task()
+            call.is_in_default_executor = executor is None
+            call.task = asyncio.current_task() if self.is_here() else None  # a thread may ask for it as well
             call.future = future = run_in_executor(executor, call, *args)
             in_thread(call)
             return future

@@ -69,8 +69,8 @@ class MemoryWorld:
     def begin(self, seen: Observer, patience: float) -> None:
         """``seen`` is who sees what is done, ``patience`` seconds of real time in which nothing goes on."""
         self._seen = seen
-        waits, done, latest = seen.under_way.real_waits, lambda: seen.done, seen.latest
-        self.pace = Pace(self.clock, self._turns, waits, done, latest, patience)
+        going, done = seen.under_way, lambda: seen.done
+        self.pace = Pace(self.clock, self._turns, going.real_waits, done, seen.latest, patience, going.is_in_service)
 
     @asynccontextmanager
     async def launch(self, launch: Launch, failing: HandlerFaults) -> AsyncIterator[Launch]:

@@ -5,7 +5,7 @@ It changes nothing. What it has seen is in ``records``; what goes on meanwhile i
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from math import inf
 from typing import Protocol
@@ -40,6 +40,7 @@ from rocketbox.testing.loop_turns import (
 )
 from rocketbox.testing.records import Call, DeadLetter, LogEntry, Outcome, Sent, told_error
 from rocketbox.testing.under_way import UnderWay
+from rocketbox.testing.untold import Place, Untold
 
 __all__ = ["Observer"]
 
@@ -77,6 +78,7 @@ class Observer:
         self.dead: list[DeadLetter] = []
         self.log: list[LogEntry] = []
         self.unexpected: list[BaseException] = []
+        self.untold = Untold()
         """What handlers and hooks raised that is no signal, and nobody was told of yet."""
         self.of_hooks: list[Exception] = []
         """What hooks raised of that."""
@@ -92,7 +94,7 @@ class Observer:
         self._while_sending = while_sending
         self._was_asked_for = was_asked_for
         self._plain = plain
-        self._last_error: dict[tuple[str | None, str, str], tuple[BaseException | None, int]] = {}
+        self._last_error: dict[Place, tuple[BaseException | None, int]] = {}
 
     @property
     def done(self) -> int:
@@ -113,10 +115,17 @@ class Observer:
         self._seen += 1
         self.log.append(LogEntry(self._clock.passed, text))
 
+    def looked_at(self, calls: Iterable[Call]) -> None:
+        """The test knows how these have ended, as far as they have."""
+        for call in calls:
+            failed = zip(call.messages, call.failures, strict=False)  # of none, while it runs
+            self.untold.know(_place_of(call, message) for message, failure in failed if failure is not None)
+
     def forget(self) -> None:
         """Know of nothing that was."""
         for each in (self.sent, self.calls, self.dead, self.log, self.unexpected, self.of_hooks):
             each.clear()
+        self.untold.forget()
         self._last_error.clear()
         self.given_up.clear()
         self._transactions.clear()
@@ -294,7 +303,7 @@ class Observer:
         call.error = next((each for each in call.failures if each is not None), None)
         for message, failure in zip(messages, call.failures, strict=True):
             if failure is not None:
-                place = call.cluster, call.group, _id_of(message)
+                place = _place_of(call, message)
                 self._last_error[place] = failure, message.reconsume_times + 1
                 if self._outcome(call, message, failure) is Outcome.DEAD_LETTER:
                     self.given_up[place] = f"what {call.name} has given up, {call.told_keys}"
@@ -303,6 +312,9 @@ class Observer:
         for each in {id(each): each for each in call.failures if each is not None}.values():
             if not isinstance(each, SIGNALS) and not self._was_asked_for(each) and id(each) not in told:
                 self.unexpected.append(each)
+                for message, failure in zip(messages, call.failures, strict=True):
+                    if failure is each and isinstance(each, Exception):
+                        self.untold.add(_place_of(call, message), each)
         self.note(f"{_of(call.cluster)}{call}")
 
     def _outcome(self, call: Call, message: MessageExt, failure: BaseException | None) -> Outcome:
@@ -367,6 +379,10 @@ def _id_of(message: MessageExt) -> str:
     """What a message keeps on its ways back to the broker; one without an id of its client has that of its place."""
     properties = message.properties
     return properties.get(Property.UNIQ_KEY) or properties.get(Property.ORIGIN_MESSAGE_ID) or message.msg_id
+
+
+def _place_of(call: Call, message: MessageExt) -> Place:
+    return call.cluster, call.group, _id_of(message)
 
 
 def _of(cluster: str | None) -> str:

@@ -47,23 +47,25 @@ class BrokenOffError(HarnessError):
 
 
 class Waits:
-    """Whoever waits for a pace, until all of that is broken off."""
+    """Whoever waits for a pace, until all of that is broken off; but for the service itself, which is stopped."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_in_service: Callable[[], bool]) -> None:
+        self._is_in_service = is_in_service
         self._scopes: set[anyio.CancelScope] = set()
 
     @contextmanager
-    def one(self) -> Iterator[None]:
-        """Somebody waits inside of it. Raises BrokenOffError."""
+    def one(self, done: Done = lambda: False) -> Iterator[None]:
+        """Somebody waits inside of it, until ``done()`` if that is given. Raises BrokenOffError."""
         with anyio.CancelScope() as scope:
-            self._scopes.add(scope)
+            if not self._is_in_service():
+                self._scopes.add(scope)
             try:
                 yield
             finally:
                 self._scopes.discard(scope)
-        if scope.cancelled_caught:
+        if scope.cancelled_caught and not done():
             raise BrokenOffError(
-                "the harness has come to its end while drain(), advance(), consumed() or fresh() was still awaited: "
+                "the harness has come to its end while a verb of it, such as drain() or advance(), was still awaited: "
                 "await it to its end inside of 'async with', or 'with'"
             )
 
@@ -76,7 +78,8 @@ class Waits:
 class Pace:
     """Moves ``clock`` in the loop of ``turns``.
 
-    ``progress()`` is something that changes with whatever is done, ``latest()`` is what was done last, in words.
+    ``progress()`` is something that changes with whatever is done, ``latest()`` is what was done last, in words;
+    ``is_in_service()`` says whether the code that asks is that of the service.
     """
 
     def __init__(
@@ -87,13 +90,14 @@ class Pace:
         progress: Callable[[], object],
         latest: Callable[[], Sequence[str]],
         patience: float,
+        is_in_service: Callable[[], bool] = lambda: False,
     ) -> None:
         self.clock = clock
         self.turns = turns
         self.patience = patience
         self.regardless = False
         """Whether time moves whatever still goes on in real time."""
-        self.waits = Waits()
+        self.waits = Waits(is_in_service)
         self._real_waits = real_waits
         self._progress = progress
         self._latest = latest
@@ -126,7 +130,7 @@ class Pace:
         patience is. ``quietly`` is for a pace in real time, which says of others that it waits.
         """
         end = self.clock.monotonic() + within
-        with self.waits.one():
+        with self.waits.one(done):
             while not done():
                 async with self._turn:
                     if done():  # while others had their turn
@@ -152,6 +156,9 @@ class Pace:
             made += await turns.until_idle(most_turns, looks.longest)
             idle, progress = turns.is_idle, self._progress()
             now, long_now = looks.look(), long_looks.look()
+            if patience > self.patience:  # the end has come meanwhile
+                patience = self.patience
+                endless = max(ENDLESS * patience, busy_within)
             if mark != progress:
                 mark, changed, quiet, pause = progress, now, now, SHORTEST_PAUSE
             if idle:

@@ -82,11 +82,12 @@ class RealPace:
         tell: Callable[[str], object],
         look: Callable[[], Awaitable[object]],
         patience: float,
+        is_in_service: Callable[[], bool] = lambda: False,
     ) -> None:
         self.patience = patience
         self.regardless = False
         """As in ``pace``; here nobody stands still for anything."""
-        self.waits = Waits()
+        self.waits = Waits(is_in_service)
         self._clock = clock
         self._unfinished = unfinished
         self._progress = progress
@@ -133,7 +134,7 @@ class RealPace:
             self._tell(f"waits for real, {_words(within)} at most")
         now = self._clock.monotonic()
         end, next_look = now + within, now if asks and not self.regardless else inf
-        with self.waits.one():
+        with self.waits.one(done):
             while not done():
                 if (now := self._clock.monotonic()) >= end:
                     return False
@@ -176,7 +177,8 @@ class RealWorld:
         self._seen = seen
         self._dead_letters = DeadLetterQueues(seen.buried)
         look = self._dead_letters.read_if_possible
-        self.pace = RealPace(self.clock, self._unfinished, lambda: seen.done, self._tell, look, patience)
+        of_service = seen.under_way.is_in_service
+        self.pace = RealPace(self.clock, self._unfinished, lambda: seen.done, self._tell, look, patience, of_service)
 
     @asynccontextmanager
     async def launch(self, launch: Launch, failing: HandlerFaults) -> AsyncIterator[Launch]:

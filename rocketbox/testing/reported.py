@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 
     from rocketbox.testing.harness import Harness
 
-__all__ = ["begin", "begin_test", "called", "end", "entered", "left", "ran", "root", "running"]
+__all__ = ["begin", "begin_test", "called", "end", "entered", "has_failed", "left", "ran", "root", "running"]
 
 running: list[Harness] = []
 """Those of this process that run, in the order in which they began."""
 root: Path | None = None
 """The root folder of pytest's run."""
+has_failed = False
+"""Whether the test has, as far as pytest knows; or was skipped."""
 _of_test: list[Harness] | None = None
 _thresholds: tuple[int, int, int] | None = None  # of the garbage collector, before a harness ran
 _set = (0, 0, 0)  # those while one runs
@@ -42,17 +44,17 @@ def begin_test() -> None:
     What those of the test before have left is a web of some 3,000 objects that hold each other. It is taken away while
     it is young, in 2 ms. Later it would be looked through with all that the process has imported, for 8 ms a test.
     """
-    global _of_test
+    global _of_test, has_failed
     has_left_some = any(each not in running for each in _of_test or ())
-    _of_test = list(running)
+    _of_test, has_failed = list(running), False
     if has_left_some and gc.isenabled():
         gc.collect(YOUNG)
 
 
 def end() -> None:
     """Nobody asks any more."""
-    global _of_test, root
-    _of_test = root = None
+    global _of_test, root, has_failed
+    _of_test, root, has_failed = None, None, False
     _collect_as_before()
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from rocketbox.testing.errors import HarnessError, StuckError, note
 from rocketbox.testing.forced_end import end_by_force
-from rocketbox.testing.loop_turns import LoopTurns, real_wait
+from rocketbox.testing.loop_turns import LoopTurns, RealWait, ThreadCall, real_wait
 from rocketbox.testing.observer import Observer
 from rocketbox.testing.pace import Looks, Pace
 from rocketbox.testing.real_world import RealPace
@@ -201,13 +201,19 @@ class ServiceEnd:
         await self._force(lambda: self._told(left()))
 
     async def _end_threads(self, patience: float) -> None:
-        going = self._going
-        if not await self._in_real_time(lambda: not going.threads_left, patience):
-            self._late.append(StuckError([str(each) for each in going.threads_left], patience))
+        given = {each.of for each in self._going.in_threads_of_loop}  # who polls by them gives others meanwhile
+
+        def left() -> list[RealWait]:
+            of_service = [each for each in self._going.in_threads_of_loop if each.of in given]
+            return [*self._going.threads_left, *of_service]
+
+        if not await self._in_real_time(lambda: not left(), patience):
+            self._late.append(StuckError([str(each) for each in left()], patience))
             note(
-                self._late[-1], "The event loop or the process would not end in production: have the stop let it return"
+                self._late[-1],
+                "The end of the event loop, or of the process, waits for it: have the stop let it return",
             )
-            if going.is_in_default_executor:
+            if any(isinstance(each.of, ThreadCall) and each.of.is_in_default_executor for each in left()):
                 self._turns.leave_threads()
 
     async def _in_real_time(self, done: Callable[[], bool], patience: float) -> bool:

@@ -99,7 +99,7 @@ class UnderWay:
         self._running: dict[Call, _Running] = {}
         self._asked: dict[Any, tuple[str, object]] = {}  # transaction listeners, by the task that asks one
         self._left: set[_Running] = set()  # calls that have ended, and tasks of theirs have not; scheduled functions
-        self._in_threads_by_others = WeakSet[ThreadCall]()  # of the loop, given to them by hooks and background tasks
+        self._in_threads_of_loop = WeakSet[ThreadCall]()  # what hooks and background tasks have given to these
 
     @property
     def running(self) -> list[Call]:
@@ -128,6 +128,10 @@ class UnderWay:
         """Whether this is code that a handler's call has started, or its own."""
         running = self._in_call_of
         return running is not None and running.call is not None
+
+    def is_in_service(self) -> bool:
+        """Whether this is code that the service has started."""
+        return _service.get() is self
 
     @property
     def _in_call_of(self) -> _Running | None:
@@ -181,7 +185,7 @@ class UnderWay:
     def task_started(self, task: Any) -> None:
         """A task was made: by a handler, if it is in the context of one and is not rocketbox's own."""
         running = self._in_call_of
-        if running is not None or _service.get() is self:
+        if running is not None or self.is_in_service():
             self.tasks.add(task)
         if running is None:
             return
@@ -202,8 +206,8 @@ class UnderWay:
         one, or by a hook or a background task."""
         if (running := self._in_call_of) is not None:
             running.threads.add(call)
-        elif _service.get() is self and call.is_in_default_executor:
-            self._in_threads_by_others.add(call)
+        elif self.is_in_service() and call.is_in_default_executor:
+            self._in_threads_of_loop.add(call)
 
     def timer_set(self, function: Callable[..., object]) -> TimerCall | None:
         """A timer of the loop is to call a function: what it calls instead, where a handler has set it."""
@@ -245,23 +249,22 @@ class UnderWay:
 
     @property
     def threads_left(self) -> list[RealWait]:
-        """What goes on in threads and keeps the event loop or the process from coming to its end: what handlers have
-        started, and what hooks and background tasks have given to the loop's own threads."""
+        """What goes on in threads, by handlers, and keeps the event loop or the process from coming to its end."""
         return [
             _wait_of(call, running)
             for running in self._calls
             for call in list(running.threads)
             if call.keeps_from_ending and call.goes_on
-        ] + [
-            RealWait(f"a thread that {OF_SERVICE} has started{_in_task(call.task)}", call.line, call)
-            for call in list(self._in_threads_by_others)
-            if call.goes_on
         ]
 
     @property
-    def is_in_default_executor(self) -> bool:
-        """Whether some of that is in threads of the loop, which waits for them when it is closed."""
-        return any(isinstance(each.of, ThreadCall) and each.of.is_in_default_executor for each in self.threads_left)
+    def in_threads_of_loop(self) -> list[RealWait]:
+        """What hooks and background tasks have given to the loop's own threads, for which it waits at its end."""
+        return [
+            RealWait(f"a thread that {OF_SERVICE} has started{_in_task(call.task)}", call.line, call)
+            for call in list(self._in_threads_of_loop)
+            if call.goes_on
+        ]
 
     def leave_threads_of_handlers(self) -> None:
         """Wait no more for threads in which handlers run now: a function in one cannot be cancelled."""

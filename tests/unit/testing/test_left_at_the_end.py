@@ -10,7 +10,7 @@ from types import ModuleType
 import anyio
 import pytest
 
-from rocketbox.errors import Reject
+from rocketbox.errors import Reject, RocketBoxError
 from rocketbox.testing import Harness, HarnessError, Outcome, StuckError, pace
 from rocketbox.testing.pace import BrokenOffError
 from rocketbox.testing.real_world import RealPace, RunClock
@@ -151,7 +151,9 @@ def test_who_keeps_the_loop_from_being_closed_is_named_and_the_harness_ends(serv
     assert isinstance(error, StuckError)
     by = {"background task": "shop in the background: background task feed", "hook": "a hook or bean of shop"}[who]
     assert f"a thread that a hook or a background task has started in task '{by}" in str(error)
-    assert error.__notes__ == ["The event loop or the process would not end in production: have the stop let it return"]
+    assert error.__notes__ == [
+        "The end of the event loop, or of the process, waits for it: have the stop let it return"
+    ]
 
 
 ENDS_IN_TIME = """
@@ -414,3 +416,203 @@ async def test_what_a_handler_rejects_is_no_failure_of_the_test(shop: ModuleType
     async with Harness(shop.app) as harness:
         harness.handler("count").fails(1, error=Reject("as well"))
         await sold(harness)
+
+
+async def test_later_attempts_at_what_the_test_knows_to_fail_are_not_raised(shop: ModuleType) -> None:
+    async with Harness(shop.app) as harness:
+        await sold(harness)
+        await told_by_drain(harness)
+        await harness.send("orders", "late", delay="1h")
+        harness.handler("count").fails(1)
+        await harness.consumed("sell", 2)
+        assert [call.attempt for call in harness.calls("count")] == [1, 2, 1]
+
+
+SAME_ERROR = """
+error = ConnectionError("down")
+
+@rocketmq_listener(topic="orders", consumer_group="one")
+async def one(item: str) -> None:
+    raise error
+
+@rocketmq_listener(topic="orders", consumer_group="other")
+async def other(item: str) -> None:
+    raise error
+
+@rocketmq_listener(topic="orders", consumer_group="sell")
+async def sell(item: str) -> None: ...
+"""
+
+
+async def test_who_has_looked_at_one_handler_is_told_of_another_one(service: ServiceMaker) -> None:
+    shop = service(HEAD + SAME_ERROR, SETTINGS)
+
+    async def test() -> None:
+        async with Harness(shop.app) as harness:
+            await sold(harness)
+            assert harness.calls("one")[0].error is shop.error
+
+    with pytest.raises(ConnectionError, match="down"):
+        await test()
+
+
+FAILS_LATER = """
+@rocketmq_listener(topic="orders", consumer_group="orders")
+async def order(item: str) -> None:
+    begun.set()
+    await asyncio.to_thread(release.wait)
+    raise ValueError("too late")
+
+@rocketmq_listener(topic="others", consumer_group="others")
+async def other(item: str) -> None: ...
+"""
+
+
+async def test_a_call_that_was_looked_at_while_it_ran_is_told(service: ServiceMaker) -> None:
+    shop = service(HEAD + FAILS_LATER, SETTINGS)
+
+    async def test() -> None:
+        async with Harness(shop.app) as harness:
+            await harness.send("orders", "cup")
+            await hear(shop.begun)
+            assert harness.calls("order")[0].outcome is Outcome.RUNNING
+            shop.release.set()
+            await harness.send("others", "cup")
+            await harness.consumed("others")
+            await harness._pace.settle()
+
+    with pytest.raises(ValueError, match="too late"):
+        await test()
+
+
+async def test_fresh_that_refuses_says_nothing_of_what_drain_will_raise(service: ServiceMaker) -> None:
+    shop = service(HEAD + FAILS + FAILS_LATER.replace("orders", "hangs"), SETTINGS)
+    async with Harness(shop.app, patience=0.1) as harness:
+        await sold(harness)
+        await harness.send("hangs", "cup")
+        await hear(shop.begun)
+        with pytest.raises(StuckError):
+            await harness.fresh()
+        shop.release.set()
+        with pytest.raises(ExceptionGroup) as told:
+            await harness.drain()
+    assert [str(each) for each in told.value.exceptions] == ["nobody counts", "too late"]
+    assert not any(hasattr(each, "__notes__") for each in told.value.exceptions)
+
+
+async def test_what_fails_when_fresh_has_it_handled_is_raised_as_well(shop: ModuleType) -> None:
+    async with Harness(shop.app) as harness:
+        await harness.template.send("orders", "cup")
+        with pytest.raises(ValueError, match="nobody counts"):
+            await harness.fresh()
+
+
+BACKGROUND_FAILS = """
+@app.background_task
+async def feed() -> None:
+    begun.set()
+    raise ValueError("nothing to feed on")
+"""
+
+
+async def test_what_background_tasks_have_raised_is_raised_by_fresh(service: ServiceMaker) -> None:
+    shop = service(HEAD + BACKGROUND_FAILS, SETTINGS)
+    async with Harness(shop.app) as harness:
+        await hear(shop.begun)
+        with pytest.raises(ValueError, match="nothing to feed on"):
+            await harness.fresh()
+
+
+async def test_an_end_that_fails_tells_what_handlers_had_raised(service: ServiceMaker) -> None:
+    hangs = STAYS_IN_A_THREAD_OF_THE_LOOP["background task"]
+    shop = service(HEAD + FAILS + hangs, SETTINGS)
+
+    async def test() -> None:
+        async with Harness(shop.app, patience=0.2) as harness:
+            await sold(harness)
+
+    try:
+        with pytest.raises(StuckError) as told:
+            await test()
+    finally:
+        shop.release.set()
+    assert told.value.__notes__[1:] == ["And a handler of shop had failed: ValueError: nobody counts"]
+
+
+# --- what is under way when the end comes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("disturb", [False, True])
+async def test_a_send_that_is_under_way_at_the_end_ends(shop: ModuleType, disturb: bool) -> None:
+    """However it does: its client is closed, and no time is moved any more."""
+    with anyio.fail_after(60):
+        async with Harness(shop.app) as harness:
+            if disturb:
+                harness.broker.silence()
+            send = asyncio.create_task(harness.send("others", "cup"))
+            await asyncio.sleep(0)
+        await asyncio.wait([send])
+    error = send.exception()
+    assert isinstance(error, RocketBoxError) or (error is None and not disturb)
+
+
+async def test_who_waits_for_what_has_come_is_told_so_at_the_end(shop: ModuleType) -> None:
+    async with Harness(shop.app, failures="keep") as harness:
+        await harness.send("orders", "cup")
+        await harness.drain()
+        waiting = asyncio.create_task(harness.consumed("sell"))
+    assert [call.payload for call in await waiting] == ["cup"]
+
+
+MOVES_TIME = """
+move = None
+
+@app.background_task
+async def poll() -> None:
+    while True:
+        await move("1m")
+        begun.set()
+"""
+
+
+async def test_what_the_service_itself_asks_of_the_harness_is_stopped_with_the_service(service: ServiceMaker) -> None:
+    """A stand-in for a clock lets time pass."""
+    shop = service(HEAD + MOVES_TIME, SETTINGS)
+
+    async def move(time: str) -> None:
+        while not harnesses:
+            await asyncio.sleep(0.001)
+        await harnesses[0].advance(time)
+
+    vars(shop)["move"], harnesses = move, list[Harness]()
+    async with Harness(shop.app) as harness:
+        harnesses.append(harness)
+        await hear(shop.begun)
+
+
+POLLS_IN_THREADS = """
+@app.on_startup
+async def begin() -> None:
+    async def poll() -> None:
+        while not release.is_set():
+            await asyncio.to_thread(release.wait, 0.02)
+            begun.set()
+    seen.append(asyncio.create_task(poll()))
+"""
+
+
+async def test_who_polls_by_short_calls_in_threads_hangs_nowhere(service: ServiceMaker) -> None:
+    """It is a hook's, and goes on in the loop of the test: none of these calls is one that stays."""
+    shop = service(HEAD + POLLS_IN_THREADS, SETTINGS)
+    async with Harness(shop.app, patience=0.5):
+        await hear(shop.begun)
+    shop.release.set()
+    await shop.seen[0]
+
+
+async def test_a_thread_may_give_a_function_to_the_loops_threads(shop: ModuleType) -> None:
+    """asyncio lets it, outside of its debug mode."""
+    loop = asyncio.get_running_loop()
+    async with Harness(shop.app):
+        given = await asyncio.to_thread(loop.run_in_executor, None, lambda: "done")
+        assert await asyncio.wait_for(given, 60) == "done"

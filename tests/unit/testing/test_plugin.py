@@ -179,6 +179,37 @@ def run(runs: PytestRuns, project: Path) -> Run:
     return run
 
 
+AUDIT = """
+@rocketmq_listener(topic="orders", consumer_group="audit")
+async def audit(order: Order) -> None: ...
+"""
+
+UNTOLD = """
+import pytest
+from shop import Order
+
+@pytest.fixture
+def failed(harness):
+    harness.blocking.send("orders", Order(item="air"))
+    harness.blocking.consumed("audit")
+
+def test_that_is_told(failed): ...
+
+def test_that_fails_itself(failed):
+    assert False, "of its own"
+
+def test_that_is_left_out(failed):
+    pytest.skip("in the middle")
+"""
+
+
+def test_what_handlers_have_raised_is_told_where_the_test_has_not_failed_itself(run: Run, project: Path) -> None:
+    (project / "shop.py").write_text(SERVICE + AUDIT)
+    done = run(UNTOLD)
+    assert "1 failed, 1 passed, 1 skipped, 1 error" in done.stdout, done.stdout + done.stderr
+    assert "ERROR test_shop.py::test_that_is_told - ValueError: nobody sells air" in done.stdout
+
+
 def test_the_fixture_is_there_for_tests_that_await_and_for_those_that_do_not(run: Run) -> None:
     done = run(TESTS)
     assert "7 passed" in done.stdout, done.stdout + done.stderr

@@ -1,0 +1,43 @@
+"""What handlers have raised and the test does not know of: a failure is never lost, and told once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = ["Place", "Untold"]
+
+Place = tuple[str | None, str, str]
+"""A message in a group: the group's cluster, its name, and the id that the message keeps in all of its attempts."""
+
+
+class Untold:
+    """Of one harness. Who knows how one attempt at a message has failed is not told of later ones."""
+
+    def __init__(self) -> None:
+        self._errors: dict[Place, Exception] = {}
+        self._known: set[Place] = set()
+
+    def add(self, place: Place, error: Exception) -> None:
+        """A handler has raised it for that message."""
+        if place not in self._known:
+            self._errors.setdefault(place, error)
+
+    def know(self, places: Iterable[Place]) -> None:
+        """The test has looked at how these have failed."""
+        for place in places:
+            self._known.add(place)
+            self._errors.pop(place, None)
+
+    def know_all(self) -> None:
+        """The test was told of all."""
+        self.know(list(self._errors))
+
+    def forget(self) -> None:
+        """Know of nothing that was."""
+        self._errors.clear()
+        self._known.clear()
+
+    @property
+    def errors(self) -> list[Exception]:
+        """Each once; several messages of a batch may have failed by the same."""
+        return list({id(each): each for each in self._errors.values()}.values())
