@@ -7,9 +7,10 @@ harness is asked: how it moves, and when it may, is told in ``pace``. What was s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -148,6 +149,7 @@ class Harness:
         self._default_converter = CodecMessageConverter()
         self._changes = Changes()
         self._frozen: dict[Any, set[object]] = {}
+        self._sends_broken_off: list[Callable[[], object]] = []  # each ends one
         self._overrides_over: list[object] = []  # that were undone, and stand below others that hold
         self._offsets_before: dict[tuple[str, str | None, MessageQueue], int] = {}  # by group and its cluster
 
@@ -284,6 +286,8 @@ class Harness:
             end.errors[-1].__cause__ = error
         finally:
             self._host.cancel()
+            for give_up in self._sends_broken_off:  # of who is at something else, in middleware
+                give_up()
             self._turns.unwatch()
             self._runs, self._over = False, True
             reported.left(self)
@@ -336,9 +340,9 @@ class Harness:
 
         async def pass_time() -> None:
             try:
-                while not done():
-                    with suppress(BrokenOffError):  # the end of the harness comes: it stands in line behind that
-                        await self._pace.until(done)
+                await self._pace.until(done)
+            except BrokenOffError as error:  # the end of the harness moves time now, and closes its client
+                self._sends_broken_off.append(partial(give_up, error))
             except HarnessError as error:
                 give_up(error)
 
@@ -655,12 +659,20 @@ class Harness:
     @property
     def _untold(self) -> list[Exception]:
         """What handlers have raised that the test was not told, nor has looked at; one that has failed knows enough."""
-        return [] if self._failures == "keep" or reported.has_failed else self._seen.untold.errors
+        return [] if self._failures == "keep" or reported.is_of_failed_test(self) else self._seen.untold.errors
 
     @property
     def _of_hooks(self) -> list[Exception]:
         """What hooks, background tasks and the like have raised that the test was not told."""
         return [] if self._failures == "keep" else list(self._seen.of_hooks)
+
+    def next_test(self) -> None:
+        """Another test begins, of those that it is around."""
+        self._seen.untold.next_test()
+
+    def test_has_failed(self) -> None:
+        """The test has failed, or was skipped: what handlers have raised in it is told nowhere else."""
+        self._seen.untold.know_of_test()
 
     def _raise_untold(self, of_handlers: Sequence[Exception], of_hooks: Sequence[Exception] | None = None) -> None:
         hooks = self._of_hooks if of_hooks is None else of_hooks

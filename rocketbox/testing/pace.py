@@ -20,9 +20,9 @@ beside it, it comes after some times ``patience``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from math import inf
+from typing import TypeVar
 
 import anyio
 
@@ -40,6 +40,7 @@ ENDLESS = 10  # times patience, in which something is always brought forward, or
 NEVER_WAITS = "a task of this event loop never waits for anything, and runs again in each turn"
 
 Done = Callable[[], bool]
+ResultT = TypeVar("ResultT")
 
 
 class BrokenOffError(HarnessError):
@@ -47,27 +48,30 @@ class BrokenOffError(HarnessError):
 
 
 class Waits:
-    """Whoever waits for a pace, until all of that is broken off; but for the service itself, which is stopped."""
+    """Whoever waits for a pace, until all of that is broken off.
+
+    Code of the service goes on then, for it is stopped itself; but who breaks that off has the first turn.
+    """
 
     def __init__(self, is_in_service: Callable[[], bool]) -> None:
         self._is_in_service = is_in_service
         self._scopes: set[anyio.CancelScope] = set()
 
-    @contextmanager
-    def one(self, done: Done = lambda: False) -> Iterator[None]:
-        """Somebody waits inside of it, until ``done()`` if that is given. Raises BrokenOffError."""
-        with anyio.CancelScope() as scope:
-            if not self._is_in_service():
+    async def wait(self, work: Callable[[], Awaitable[ResultT]], done: Done = lambda: False) -> ResultT:
+        """What ``work()`` returns, which is begun anew where it was broken off and that is no matter: it is ``done()``,
+        or the service's. Raises BrokenOffError."""
+        while True:
+            with anyio.CancelScope() as scope:
                 self._scopes.add(scope)
-            try:
-                yield
-            finally:
-                self._scopes.discard(scope)
-        if scope.cancelled_caught and not done():
-            raise BrokenOffError(
-                "the harness has come to its end while a verb of it, such as drain() or advance(), was still awaited: "
-                "await it to its end inside of 'async with', or 'with'"
-            )
+                try:
+                    return await work()
+                finally:
+                    self._scopes.discard(scope)
+            if not done() and not self._is_in_service():
+                raise BrokenOffError(
+                    "the harness has come to its end while a verb of it, such as drain() or advance(), or a send, was "
+                    "still awaited: await it to its end inside of 'async with', or 'with'"
+                )
 
     def break_off(self) -> None:
         """Have all who wait now get BrokenOffError."""
@@ -105,14 +109,18 @@ class Pace:
 
     async def settle(self) -> None:
         """Return when nothing can go on without time. Raises StuckError."""
-        with self.waits.one():
+
+        async def work() -> None:
             async with self._turn:
                 await self._settle()
+
+        await self.waits.wait(work)
 
     async def advance(self, seconds: float) -> None:
         """Move time by so much; what is due on the way runs at its own time. Raises StuckError."""
         end = self.clock.monotonic() + seconds
-        with self.waits.one():
+
+        async def work() -> None:
             async with self._turn:
                 while True:
                     await self._settle()
@@ -123,6 +131,8 @@ class Pace:
                 self.clock.move_to(end)
                 await self._settle()
 
+        await self.waits.wait(work)
+
     async def until(self, done: Done, within: float = inf, *, busy_within: float = 0.0, quietly: bool = False) -> bool:
         """Move time until ``done()``, at most by ``within`` seconds; whether it is so. Raises StuckError.
 
@@ -130,7 +140,8 @@ class Pace:
         patience is. ``quietly`` is for a pace in real time, which says of others that it waits.
         """
         end = self.clock.monotonic() + within
-        with self.waits.one(done):
+
+        async def work() -> bool:
             while not done():
                 async with self._turn:
                     if done():  # while others had their turn
@@ -141,7 +152,9 @@ class Pace:
                     if due is None:
                         return False
                     self.clock.move_to(due)
-        return True
+            return True
+
+        return await self.waits.wait(work, done)
 
     async def _settle(self, done: Done | None = None, busy_within: float = 0.0) -> bool:
         """Whether it is ``done()`` now."""
@@ -156,9 +169,6 @@ class Pace:
             made += await turns.until_idle(most_turns, looks.longest)
             idle, progress = turns.is_idle, self._progress()
             now, long_now = looks.look(), long_looks.look()
-            if patience > self.patience:  # the end has come meanwhile
-                patience = self.patience
-                endless = max(ENDLESS * patience, busy_within)
             if mark != progress:
                 mark, changed, quiet, pause = progress, now, now, SHORTEST_PAUSE
             if idle:

@@ -204,7 +204,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Add the logs of the harnesses that ran in a test that failed: the fixture's, and all others."""
     report = yield
-    reported.has_failed = reported.has_failed or not report.passed
+    reported.test_ended(passed=report.passed, is_over=report.when == "teardown")
     if report.failed:
         made = reported.ran()
         for each in made:

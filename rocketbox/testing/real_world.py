@@ -96,8 +96,7 @@ class RealPace:
 
     async def settle(self) -> None:
         """Return when nothing is left to do now. Raises StuckError when that does not come nearer for ``patience``."""
-        with self.waits.one():
-            await self._settle()
+        await self.waits.wait(self._settle)
 
     async def _settle(self) -> None:
         idle, began, mark = 0, self._clock.monotonic(), None
@@ -117,9 +116,13 @@ class RealPace:
         """Wait for so long, and until nothing is left to do then."""
         until = datetime.fromtimestamp(self._clock.time_ms() / 1000 + seconds).astimezone()
         self._tell(f"advance waits for real: {_words(seconds)}, until {until:%H:%M:%S}")
-        with self.waits.one():
-            await self._clock.sleep(seconds)
+        end = self._clock.monotonic() + seconds
+
+        async def work() -> None:
+            await self._clock.sleep(max(0.0, end - self._clock.monotonic()))
             await self._settle()
+
+        await self.waits.wait(work)
 
     async def until(
         self, done: Callable[[], bool], within: float = inf, *, busy_within: float = 0.0, quietly: bool = False
@@ -134,7 +137,9 @@ class RealPace:
             self._tell(f"waits for real, {_words(within)} at most")
         now = self._clock.monotonic()
         end, next_look = now + within, now if asks and not self.regardless else inf
-        with self.waits.one(done):
+
+        async def work() -> bool:
+            nonlocal next_look
             while not done():
                 if (now := self._clock.monotonic()) >= end:
                     return False
@@ -142,7 +147,9 @@ class RealPace:
                     await self._look()
                     next_look = self._clock.monotonic() + LOOK_PAUSE
                 await self._clock.sleep(PAUSE)
-        return True
+            return True
+
+        return await self.waits.wait(work, done)
 
 
 def _words(seconds: float) -> str:

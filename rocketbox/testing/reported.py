@@ -14,15 +14,27 @@ if TYPE_CHECKING:
 
     from rocketbox.testing.harness import Harness
 
-__all__ = ["begin", "begin_test", "called", "end", "entered", "has_failed", "left", "ran", "root", "running"]
+__all__ = [
+    "begin",
+    "begin_test",
+    "called",
+    "end",
+    "entered",
+    "is_of_failed_test",
+    "left",
+    "ran",
+    "root",
+    "running",
+    "test_ended",
+]
 
 running: list[Harness] = []
 """Those of this process that run, in the order in which they began."""
 root: Path | None = None
 """The root folder of pytest's run."""
-has_failed = False
-"""Whether the test has, as far as pytest knows; or was skipped."""
 _of_test: list[Harness] | None = None
+_around: list[Harness] = []  # those that ran when the test began
+_has_begun = _has_failed = False  # the test; or it was skipped
 _thresholds: tuple[int, int, int] | None = None  # of the garbage collector, before a harness ran
 _set = (0, 0, 0)  # those while one runs
 
@@ -44,17 +56,36 @@ def begin_test() -> None:
     What those of the test before have left is a web of some 3,000 objects that hold each other. It is taken away while
     it is young, in 2 ms. Later it would be looked through with all that the process has imported, for 8 ms a test.
     """
-    global _of_test, has_failed
+    global _of_test, _around, _has_begun, _has_failed
     has_left_some = any(each not in running for each in _of_test or ())
-    _of_test, has_failed = list(running), False
+    _of_test, _around = list(running), list(running)
+    _has_begun, _has_failed = True, False
+    for each in running:
+        each.next_test()
     if has_left_some and gc.isenabled():
         gc.collect(YOUNG)
 
 
+def test_ended(*, passed: bool, is_over: bool) -> None:
+    """A part of the test has ended: its setup, the test itself or, when it ``is_over``, its teardown."""
+    global _has_begun, _has_failed
+    if _has_begun and not passed and not _has_failed:  # one that is skipped by its mark does not begin
+        _has_failed = True
+        for each in running:
+            each.test_has_failed()
+    _has_begun = _has_begun and not is_over
+
+
+def is_of_failed_test(harness: Harness) -> bool:
+    """Whether it is one of a test that has failed, or was skipped, and of no other."""
+    return _has_failed and harness not in _around
+
+
 def end() -> None:
     """Nobody asks any more."""
-    global _of_test, root, has_failed
-    _of_test, root, has_failed = None, None, False
+    global _of_test, _around, root, _has_begun, _has_failed
+    _of_test, _around, root = None, [], None
+    _has_begun = _has_failed = False
     _collect_as_before()
 
 

@@ -15,6 +15,7 @@ class Untold:
 
     def __init__(self) -> None:
         self._errors: dict[Place, Exception] = {}
+        self._of_before: dict[Place, Exception] = {}  # of tests before this one
         self._known: set[Place] = set()
 
     def add(self, place: Place, error: Exception) -> None:
@@ -27,17 +28,27 @@ class Untold:
         for place in places:
             self._known.add(place)
             self._errors.pop(place, None)
+            self._of_before.pop(place, None)
 
     def know_all(self) -> None:
         """The test was told of all."""
+        self.know([*self._errors, *self._of_before])
+
+    def know_of_test(self) -> None:
+        """Nobody wants to hear of what was raised in this test."""
         self.know(list(self._errors))
+
+    def next_test(self) -> None:
+        self._of_before.update(self._errors)
+        self._errors.clear()
 
     def forget(self) -> None:
         """Know of nothing that was."""
         self._errors.clear()
+        self._of_before.clear()
         self._known.clear()
 
     @property
     def errors(self) -> list[Exception]:
         """Each once; several messages of a batch may have failed by the same."""
-        return list({id(each): each for each in self._errors.values()}.values())
+        return list({id(each): each for each in [*self._of_before.values(), *self._errors.values()]}.values())

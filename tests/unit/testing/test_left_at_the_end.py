@@ -24,6 +24,7 @@ import asyncio
 import contextvars
 import threading
 
+import anyio
 from rocketbox import RocketBox, rocketmq_listener
 
 app = RocketBox("shop", scan=[__name__])
@@ -554,6 +555,56 @@ async def test_a_send_that_is_under_way_at_the_end_ends(shop: ModuleType, distur
         await asyncio.wait([send])
     error = send.exception()
     assert isinstance(error, RocketBoxError) or (error is None and not disturb)
+
+
+WAITS_IN_MIDDLEWARE = """
+from rocketbox import RocketMQTemplate, bean
+from rocketbox.client import SendMiddleware
+
+class Waits:
+    async def __call__(self, context, call_next):
+        if context.messages[0].topic == "orders":
+            begun.set()
+            await wait()
+        return await call_next(context)
+
+@bean
+def waits() -> SendMiddleware:
+    return Waits()
+"""
+SENDS_IN_THE_BACKGROUND = """
+@app.background_task
+async def feed(template: RocketMQTemplate) -> None:
+    with anyio.CancelScope(shield=True):
+        seen.append(await template.send("orders", "cup"))
+"""
+
+
+async def test_a_send_that_is_in_middleware_at_the_end_is_broken_off(service: ServiceMaker) -> None:
+    """And nothing of it goes on: another harness in the same loop comes to rest."""
+    shop = service(HEAD + WAITS_IN_MIDDLEWARE, SETTINGS)
+    vars(shop)["wait"] = asyncio.Event().wait
+    with anyio.fail_after(60):
+        async with Harness(shop.app) as harness:
+            send = asyncio.create_task(harness.send("orders", "cup"))
+            await hear(shop.begun)
+        with pytest.raises(BrokenOffError):
+            await send
+        async with Harness(shop.app) as harness:
+            await harness.send("others", "cup")
+            await harness.drain()
+
+
+async def test_a_send_of_the_service_that_is_in_middleware_at_the_end_has_its_time(
+    service: ServiceMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rocketbox.testing.service_end.PATIENCE_AT_THE_END", 0.05)
+    shop = service(HEAD + WAITS_IN_MIDDLEWARE + SENDS_IN_THE_BACKGROUND, SETTINGS)
+    vars(shop)["wait"] = lambda: asyncio.sleep(0.3)
+    async with Harness(shop.app, patience=30) as harness:
+        await hear(shop.begun)
+    assert len(shop.seen) == 1
+    assert harness.sent("orders").one(str) == "cup"
 
 
 async def test_who_waits_for_what_has_come_is_told_so_at_the_end(shop: ModuleType) -> None:

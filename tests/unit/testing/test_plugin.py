@@ -210,6 +210,52 @@ def test_what_handlers_have_raised_is_told_where_the_test_has_not_failed_itself(
     assert "ERROR test_shop.py::test_that_is_told - ValueError: nobody sells air" in done.stdout
 
 
+SHARED = """
+import pytest
+from rocketbox.testing import Harness
+from shop import Order, app
+
+@pytest.fixture(scope="module")
+def around():
+    with Harness(app) as harness:
+        yield harness
+
+def send(around):
+    around.blocking.send("orders", Order(item="air"))
+    around.blocking.consumed("audit", len(around.sent("orders")))
+
+def test_that_fails_itself(around):
+    send(around)
+    assert False, "of its own"
+
+%s
+def test_that_is_told(around):
+    send(around)
+
+@pytest.mark.skip
+def test_that_is_left_out(around): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [
+        ("", "ERROR test_shop.py::test_that_is_left_out - ValueError: nobody sells air"),  # when the harness ends
+        (
+            "@pytest.fixture(autouse=True)\ndef fresh(around):\n    yield\n    around.blocking.fresh()",
+            "ERROR test_shop.py::test_that_is_told - ValueError: nobody sells air",
+        ),
+    ],
+)
+def test_what_was_raised_in_a_test_that_has_failed_is_not_told_in_another_one(
+    run: Run, project: Path, before: str, told: str
+) -> None:
+    (project / "shop.py").write_text(SERVICE + AUDIT)
+    done = run(SHARED % before)
+    assert "1 failed, 1 passed, 1 skipped, 1 error" in done.stdout, done.stdout + done.stderr
+    assert told in done.stdout
+
+
 def test_the_fixture_is_there_for_tests_that_await_and_for_those_that_do_not(run: Run) -> None:
     done = run(TESTS)
     assert "7 passed" in done.stdout, done.stdout + done.stderr
