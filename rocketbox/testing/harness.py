@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -149,7 +148,6 @@ class Harness:
         self._default_converter = CodecMessageConverter()
         self._changes = Changes()
         self._frozen: dict[Any, set[object]] = {}
-        self._sends_broken_off: list[Callable[[], object]] = []  # each ends one
         self._overrides_over: list[object] = []  # that were undone, and stand below others that hold
         self._offsets_before: dict[tuple[str, str | None, MessageQueue], int] = {}  # by group and its cluster
 
@@ -286,8 +284,6 @@ class Harness:
             end.errors[-1].__cause__ = error
         finally:
             self._host.cancel()
-            for give_up in self._sends_broken_off:  # of who is at something else, in middleware
-                give_up()
             self._turns.unwatch()
             self._runs, self._over = False, True
             reported.left(self)
@@ -340,9 +336,8 @@ class Harness:
 
         async def pass_time() -> None:
             try:
-                await self._pace.until(done)
-            except BrokenOffError as error:  # the end of the harness moves time now, and closes its client
-                self._sends_broken_off.append(partial(give_up, error))
+                if not await self._pace.until(done):
+                    give_up(BrokenOffError())  # all has stopped: nothing is due any more
             except HarnessError as error:
                 give_up(error)
 
@@ -659,20 +654,18 @@ class Harness:
     @property
     def _untold(self) -> list[Exception]:
         """What handlers have raised that the test was not told, nor has looked at; one that has failed knows enough."""
-        return [] if self._failures == "keep" or reported.is_of_failed_test(self) else self._seen.untold.errors
+        return [] if self._failures == "keep" else self._seen.untold.errors(of_test=not reported.has_failed())
 
     @property
     def _of_hooks(self) -> list[Exception]:
         """What hooks, background tasks and the like have raised that the test was not told."""
         return [] if self._failures == "keep" else list(self._seen.of_hooks)
 
-    def next_test(self) -> None:
-        """Another test begins, of those that it is around."""
-        self._seen.untold.next_test()
-
-    def test_has_failed(self) -> None:
-        """The test has failed, or was skipped: what handlers have raised in it is told nowhere else."""
-        self._seen.untold.know_of_test()
+    def next_test(self, *, last_has_failed: bool) -> None:
+        """Another test begins, of those that it is around; what one that has failed has left is told nowhere else."""
+        self._seen.untold.next_test(is_known=last_has_failed)
+        if last_has_failed:
+            self._seen.unexpected.clear()
 
     def _raise_untold(self, of_handlers: Sequence[Exception], of_hooks: Sequence[Exception] | None = None) -> None:
         hooks = self._of_hooks if of_hooks is None else of_hooks

@@ -46,6 +46,12 @@ ResultT = TypeVar("ResultT")
 class BrokenOffError(HarnessError):
     """The harness has come to its end while somebody waited for a verb of it."""
 
+    def __init__(self) -> None:
+        super().__init__(
+            "the harness has come to its end while a verb of it, such as drain() or advance(), or a send, was still "
+            "awaited: await it to its end inside of 'async with', or 'with'"
+        )
+
 
 class Waits:
     """Whoever waits for a pace, until all of that is broken off.
@@ -68,10 +74,7 @@ class Waits:
                 finally:
                     self._scopes.discard(scope)
             if not done() and not self._is_in_service():
-                raise BrokenOffError(
-                    "the harness has come to its end while a verb of it, such as drain() or advance(), or a send, was "
-                    "still awaited: await it to its end inside of 'async with', or 'with'"
-                )
+                raise BrokenOffError
 
     def break_off(self) -> None:
         """Have all who wait now get BrokenOffError."""

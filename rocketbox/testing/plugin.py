@@ -200,11 +200,15 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         pytest.skip(str(error))
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if not (report.skipped and hasattr(report, "context")):  # a part of a test (subtests) is left out, and no more
+        reported.test_ended(passed=report.passed, is_over=report.when == "teardown")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Add the logs of the harnesses that ran in a test that failed: the fixture's, and all others."""
     report = yield
-    reported.test_ended(passed=report.passed, is_over=report.when == "teardown")
     if report.failed:
         made = reported.ran()
         for each in made:

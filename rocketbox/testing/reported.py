@@ -20,7 +20,7 @@ __all__ = [
     "called",
     "end",
     "entered",
-    "is_of_failed_test",
+    "has_failed",
     "left",
     "ran",
     "root",
@@ -33,8 +33,8 @@ running: list[Harness] = []
 root: Path | None = None
 """The root folder of pytest's run."""
 _of_test: list[Harness] | None = None
-_around: list[Harness] = []  # those that ran when the test began
-_has_begun = _has_failed = False  # the test; or it was skipped
+_has_begun = _has_failed = False  # the test; one that is skipped has failed as well
+_outer: list[tuple[Path | None, list[Harness] | None, bool, bool]] = []  # of runs that this one is inside of
 _thresholds: tuple[int, int, int] | None = None  # of the garbage collector, before a harness ran
 _set = (0, 0, 0)  # those while one runs
 
@@ -47,6 +47,7 @@ TO_YOUNG = 50  # collections of the youngest generation before one of the next
 def begin(folder: Path) -> None:
     """A run of pytest begins, with that root folder."""
     global root
+    _outer.append((root, _of_test, _has_begun, _has_failed))
     root = folder
 
 
@@ -56,12 +57,12 @@ def begin_test() -> None:
     What those of the test before have left is a web of some 3,000 objects that hold each other. It is taken away while
     it is young, in 2 ms. Later it would be looked through with all that the process has imported, for 8 ms a test.
     """
-    global _of_test, _around, _has_begun, _has_failed
+    global _of_test, _has_begun, _has_failed
     has_left_some = any(each not in running for each in _of_test or ())
-    _of_test, _around = list(running), list(running)
-    _has_begun, _has_failed = True, False
+    _of_test = list(running)
     for each in running:
-        each.next_test()
+        each.next_test(last_has_failed=_has_failed)
+    _has_begun, _has_failed = True, False
     if has_left_some and gc.isenabled():
         gc.collect(YOUNG)
 
@@ -69,23 +70,19 @@ def begin_test() -> None:
 def test_ended(*, passed: bool, is_over: bool) -> None:
     """A part of the test has ended: its setup, the test itself or, when it ``is_over``, its teardown."""
     global _has_begun, _has_failed
-    if _has_begun and not passed and not _has_failed:  # one that is skipped by its mark does not begin
-        _has_failed = True
-        for each in running:
-            each.test_has_failed()
+    _has_failed = _has_failed or (_has_begun and not passed)  # one that is skipped by its mark does not begin
     _has_begun = _has_begun and not is_over
 
 
-def is_of_failed_test(harness: Harness) -> bool:
-    """Whether it is one of a test that has failed, or was skipped, and of no other."""
-    return _has_failed and harness not in _around
+def has_failed() -> bool:
+    """Whether the test has, as far as pytest knows, or was skipped: also when it is over, until another one begins."""
+    return _has_failed
 
 
 def end() -> None:
     """Nobody asks any more."""
-    global _of_test, _around, root, _has_begun, _has_failed
-    _of_test, _around, root = None, [], None
-    _has_begun = _has_failed = False
+    global root, _of_test, _has_begun, _has_failed
+    root, _of_test, _has_begun, _has_failed = _outer.pop()
     _collect_as_before()
 
 

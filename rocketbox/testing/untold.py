@@ -20,7 +20,7 @@ class Untold:
 
     def add(self, place: Place, error: Exception) -> None:
         """A handler has raised it for that message."""
-        if place not in self._known:
+        if place not in self._known and place not in self._of_before:
             self._errors.setdefault(place, error)
 
     def know(self, places: Iterable[Place]) -> None:
@@ -34,13 +34,14 @@ class Untold:
         """The test was told of all."""
         self.know([*self._errors, *self._of_before])
 
-    def know_of_test(self) -> None:
-        """Nobody wants to hear of what was raised in this test."""
-        self.know(list(self._errors))
-
-    def next_test(self) -> None:
-        self._of_before.update(self._errors)
-        self._errors.clear()
+    def next_test(self, *, is_known: bool) -> None:
+        """Another test begins; whether it is known what was raised in the last one, or nobody wants to hear of it."""
+        for place in list(self._errors):  # a handler in a thread may add to them meanwhile
+            error = self._errors.pop(place)
+            if is_known:
+                self._known.add(place)
+            else:
+                self._of_before[place] = error
 
     def forget(self) -> None:
         """Know of nothing that was."""
@@ -48,7 +49,8 @@ class Untold:
         self._of_before.clear()
         self._known.clear()
 
-    @property
-    def errors(self) -> list[Exception]:
-        """Each once; several messages of a batch may have failed by the same."""
-        return list({id(each): each for each in [*self._of_before.values(), *self._errors.values()]}.values())
+    def errors(self, *, of_test: bool) -> list[Exception]:
+        """Each once, for several messages of a batch may have failed by the same; those of this test too, or only those
+        of tests before it."""
+        found = [*self._of_before.values(), *(self._errors.values() if of_test else ())]
+        return list({id(each): each for each in found}.values())

@@ -14,6 +14,7 @@ from rocketbox.errors import Reject, RocketBoxError
 from rocketbox.testing import Harness, HarnessError, Outcome, StuckError, pace
 from rocketbox.testing.pace import BrokenOffError
 from rocketbox.testing.real_world import RealPace, RunClock
+from rocketbox.testing.untold import Untold
 from tests.support.framework.services import ServiceMaker
 
 pytestmark = pytest.mark.anyio
@@ -413,6 +414,30 @@ async def test_between_two_tests_it_is_raised_when_all_is_fresh(shop: ModuleType
         assert harness.calls("count") == []
 
 
+async def test_what_a_test_that_has_failed_leaves_is_not_told_in_the_next_one(shop: ModuleType) -> None:
+    async with Harness(shop.app) as harness:
+        await sold(harness)
+        harness.next_test(last_has_failed=True)  # as the plugin says
+        await harness.drain()
+        await harness.fresh()
+
+
+def test_what_is_untold_of_several_tests() -> None:
+    """One fails later than another, by the same message, and by one of its own."""
+    untold, first, own = Untold(), ValueError("first"), ValueError("own")
+    untold.add((None, "sell", "m1"), first)
+    untold.next_test(is_known=False)
+    untold.add((None, "sell", "m1"), ValueError("again"))
+    untold.add((None, "sell", "m2"), own)
+    assert untold.errors(of_test=True) == [first, own]
+    assert untold.errors(of_test=False) == [first]
+    untold.next_test(is_known=True)
+    untold.add((None, "sell", "m2"), ValueError("once more"))
+    assert untold.errors(of_test=True) == [first]
+    untold.know_all()
+    assert untold.errors(of_test=True) == []
+
+
 async def test_what_a_handler_rejects_is_no_failure_of_the_test(shop: ModuleType) -> None:
     async with Harness(shop.app) as harness:
         harness.handler("count").fails(1, error=Reject("as well"))
@@ -593,6 +618,47 @@ async def test_a_send_that_is_in_middleware_at_the_end_is_broken_off(service: Se
         async with Harness(shop.app) as harness:
             await harness.send("others", "cup")
             await harness.drain()
+
+
+SENDS_FROM_A_THREAD = """
+@app.on_shutdown
+async def close() -> None:
+    release.set()
+"""
+
+
+async def test_a_send_that_begins_when_the_end_has_come_is_broken_off_as_well(service: ServiceMaker) -> None:
+    shop = service(HEAD + WAITS_IN_MIDDLEWARE + SENDS_FROM_A_THREAD, SETTINGS)
+    vars(shop)["wait"] = asyncio.Event().wait
+
+    async def send_late(harness: Harness) -> None:
+        await hear(shop.release)
+        await harness.template.send("orders", "cup")
+
+    with anyio.fail_after(60):
+        async with Harness(shop.app) as harness:
+            late = asyncio.create_task(send_late(harness))
+        with pytest.raises(RocketBoxError):  # it may have come too late for its client
+            await late
+
+
+def test_a_blocking_send_that_is_in_middleware_at_the_end_holds_up_nothing(service: ServiceMaker) -> None:
+    shop = service(HEAD + WAITS_IN_MIDDLEWARE, SETTINGS)
+    vars(shop)["wait"] = lambda: asyncio.Event().wait()
+    told = list[BaseException]()
+
+    def send() -> None:
+        try:
+            shop.app.template.blocking.send("orders", "cup")
+        except BaseException as error:
+            told.append(error)
+
+    with Harness(shop.app, patience=1e6):
+        sending = threading.Thread(target=send)
+        sending.start()
+        assert shop.begun.wait(60)
+    sending.join(60)
+    assert [type(error) for error in told] == [BrokenOffError]
 
 
 async def test_a_send_of_the_service_that_is_in_middleware_at_the_end_has_its_time(
