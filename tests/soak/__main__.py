@@ -65,6 +65,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
     parser.add_argument("tests", nargs="*", default=HARNESS, help=f"which tests ({' '.join(HARNESS)})")
     parser.add_argument("--runs", type=int, default=1000, help="how many there are to be, those of before too (1000)")
+    parser.add_argument("--first", type=int, default=0, help="the first seed, where other machines have had some (0)")
     parser.add_argument("--seed", type=int, help="this run alone, with its output")
     parser.add_argument("--load", type=int, default=0, help="processes beside it that keep a core busy each (0)")
     parser.add_argument("--at-once", type=int, default=1, help="how many run beside each other (1)")
@@ -78,20 +79,30 @@ def main() -> int:
             run, output = _run(arguments.seed, tests, arguments.load, arguments.limit)
             print(output)
             return not run.passed
-        runs = _soak(arguments.folder, tests, arguments.runs, arguments.load, arguments.limit, arguments.at_once)
+        runs = _soak(
+            arguments.folder,
+            tests,
+            arguments.runs,
+            arguments.first,
+            arguments.load,
+            arguments.limit,
+            arguments.at_once,
+        )
     failed = [run.seed for run in runs if not run.passed]
     told = f"failed: {', '.join(map(str, failed))}; their output is in {arguments.folder}" if failed else "0 failed"
     print(f"{len(runs)} runs, {told}")
     return bool(failed)
 
 
-def _soak(folder: Path, tests: tuple[str, ...], wanted: int, load: int, limit: float, at_once: int) -> list[Run]:
-    """All runs of these tests, once there are so many."""
+def _soak(
+    folder: Path, tests: tuple[str, ...], wanted: int, begin: int, load: int, limit: float, at_once: int
+) -> list[Run]:
+    """All runs of these tests, once there are so many; seeds count from ``begin`` on."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "runs.jsonl"
     noted = [Run(**json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
     runs = [run for run in noted if tuple(run.tests) == tests]
-    first = max((run.seed for run in runs), default=-1) + 1
+    first = max((run.seed for run in runs), default=begin - 1) + 1
     seeds = range(first, first + max(0, wanted - len(runs)))
     beside = load + at_once - 1
     with ThreadPoolExecutor(at_once) as pool:
