@@ -662,10 +662,9 @@ class Harness:
         return [] if self._failures == "keep" else list(self._seen.of_hooks)
 
     def next_test(self, *, last_has_failed: bool) -> None:
-        """Another test begins, of those that it is around; what one that has failed has left is told nowhere else."""
+        """Another test begins, of those that it is around. What handlers have raised in one that has failed is not told
+        by ``fresh`` or the end; a later ``drain`` raises it, for it tells of all that was not asked for before."""
         self._seen.untold.next_test(is_known=last_has_failed)
-        if last_has_failed:
-            self._seen.unexpected.clear()
 
     def _raise_untold(self, of_handlers: Sequence[Exception], of_hooks: Sequence[Exception] | None = None) -> None:
         hooks = self._of_hooks if of_hooks is None else of_hooks

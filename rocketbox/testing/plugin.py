@@ -32,6 +32,7 @@ BEGINS_WITH_THE_TEST = (
     "needs it before, put an async fixture harness of your own in its place, which yields inside of "
     "'async with Harness(app) as harness:'"
 )
+_is_called = pytest.StashKey[bool]()
 _has_harness = pytest.StashKey[bool]()  # the harness itself would stay in memory until the end of the run
 
 
@@ -191,6 +192,7 @@ def _check(options: dict[str, Any], harness_type: type[Harness]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Skip a test with the fixture whose batch for a Spark listener needs a Java that is not there."""
+    item.stash[_is_called] = True
     try:
         return (yield)
     except Exception as error:
@@ -198,17 +200,17 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         if java is None or _has_harness not in item.stash or not isinstance(error, java.JavaNotFoundError):
             raise
         pytest.skip(str(error))
+    finally:
+        item.stash[_is_called] = False
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if not (report.skipped and hasattr(report, "context")):  # a part of a test (subtests) is left out, and no more
-        reported.test_ended(passed=report.passed, is_over=report.when == "teardown")
-
-
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Add the logs of the harnesses that ran in a test that failed: the fixture's, and all others."""
     report = yield
+    is_part = item.stash.get(_is_called, False)  # of a test, a subtest
+    if not (is_part and report.skipped):
+        reported.test_ended(passed=report.passed, is_over=report.when == "teardown")
     if report.failed:
         made = reported.ran()
         for each in made:

@@ -35,6 +35,7 @@ root: Path | None = None
 _of_test: list[Harness] | None = None
 _has_begun = _has_failed = False  # the test; one that is skipped has failed as well
 _outer: list[tuple[Path | None, list[Harness] | None, bool, bool]] = []  # of runs that this one is inside of
+_of_outer: list[list[Harness]] = []  # those that ran when each run began
 _thresholds: tuple[int, int, int] | None = None  # of the garbage collector, before a harness ran
 _set = (0, 0, 0)  # those while one runs
 
@@ -48,6 +49,7 @@ def begin(folder: Path) -> None:
     """A run of pytest begins, with that root folder."""
     global root
     _outer.append((root, _of_test, _has_begun, _has_failed))
+    _of_outer.append(list(running))
     root = folder
 
 
@@ -61,7 +63,8 @@ def begin_test() -> None:
     has_left_some = any(each not in running for each in _of_test or ())
     _of_test = list(running)
     for each in running:
-        each.next_test(last_has_failed=_has_failed)
+        if not any(each in harnesses for harnesses in _of_outer):
+            each.next_test(last_has_failed=_has_failed)
     _has_begun, _has_failed = True, False
     if has_left_some and gc.isenabled():
         gc.collect(YOUNG)
@@ -83,6 +86,7 @@ def end() -> None:
     """Nobody asks any more."""
     global root, _of_test, _has_begun, _has_failed
     root, _of_test, _has_begun, _has_failed = _outer.pop()
+    _of_outer.pop()
     _collect_as_before()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from contextlib import nullcontext
 from types import ModuleType
 
 import anyio
@@ -414,12 +415,15 @@ async def test_between_two_tests_it_is_raised_when_all_is_fresh(shop: ModuleType
         assert harness.calls("count") == []
 
 
-async def test_what_a_test_that_has_failed_leaves_is_not_told_in_the_next_one(shop: ModuleType) -> None:
+@pytest.mark.parametrize("last_has_failed", [True, False])
+async def test_what_a_test_that_has_failed_leaves_is_not_told_by_the_next_ones_fresh(
+    shop: ModuleType, last_has_failed: bool
+) -> None:
     async with Harness(shop.app) as harness:
         await sold(harness)
-        harness.next_test(last_has_failed=True)  # as the plugin says
-        await harness.drain()
-        await harness.fresh()
+        harness.next_test(last_has_failed=last_has_failed)  # as the plugin says
+        with nullcontext() if last_has_failed else pytest.raises(ValueError, match="nobody counts"):
+            await harness.fresh()
 
 
 def test_what_is_untold_of_several_tests() -> None:
