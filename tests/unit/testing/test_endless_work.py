@@ -15,6 +15,7 @@ import pytest
 from rocketbox.testing import Harness, HarnessError, Outcome, StuckError, pace
 from rocketbox.testing.errors import EndlessError, FrozenTimeError
 from tests.support.framework.services import ServiceMaker
+from tests.support.raised_in_threads import raised_in_a_thread
 
 pytestmark = pytest.mark.anyio
 
@@ -535,25 +536,13 @@ FOR_POOLS = "from concurrent.futures import ThreadPoolExecutor\n"
 @pytest.mark.parametrize("way", LEFT_THREADS)
 def test_a_thread_that_keeps_the_loop_or_the_process_from_ending_is_named(service: ServiceMaker, way: str) -> None:
     shop = service(HEAD + FOR_POOLS + LEAVES_A_THREAD % LEFT_THREADS[way], SETTINGS)
-    told = list[BaseException]()
 
     def test() -> None:
-        try:
-            with Harness(shop.app, patience=0.2) as harness:
-                harness.blocking.send("orders", "cup")
-                shop.begun.wait(60)
-        except BaseException as error:
-            told.append(error)
+        with Harness(shop.app, patience=0.2) as harness:
+            harness.blocking.send("orders", "cup")
+            shop.begun.wait(60)
 
-    tests = threading.Thread(target=test)
-    tests.start()
-    try:
-        tests.join(60)
-        assert not tests.is_alive()
-    finally:
-        shop.release.set()
-        tests.join()
-    (error,) = told
+    error = raised_in_a_thread(test, shop.release)
     assert isinstance(error, StuckError)
     assert re.search(r"a thread that handler order .* has started waits at .* in stays", str(error))
 

@@ -17,6 +17,7 @@ from rocketbox.testing.pace import BrokenOffError
 from rocketbox.testing.real_world import RealPace, RunClock
 from rocketbox.testing.untold import Untold
 from tests.support.framework.services import ServiceMaker
+from tests.support.raised_in_threads import raised_in_a_thread
 
 pytestmark = pytest.mark.anyio
 
@@ -133,24 +134,12 @@ async def feed() -> None:
 @pytest.mark.parametrize("who", STAYS_IN_A_THREAD_OF_THE_LOOP)
 def test_who_keeps_the_loop_from_being_closed_is_named_and_the_harness_ends(service: ServiceMaker, who: str) -> None:
     shop = service(HEAD + STAYS_IN_A_THREAD_OF_THE_LOOP[who], SETTINGS)
-    told = list[BaseException]()
 
     def test() -> None:
-        try:
-            with Harness(shop.app, patience=0.2):
-                shop.begun.wait(60)
-        except BaseException as error:
-            told.append(error)
+        with Harness(shop.app, patience=0.2):
+            shop.begun.wait(60)
 
-    tests = threading.Thread(target=test)
-    tests.start()
-    try:
-        tests.join(60)
-        assert not tests.is_alive()
-    finally:
-        shop.release.set()
-        tests.join()
-    (error,) = told
+    error = raised_in_a_thread(test, shop.release)
     assert isinstance(error, StuckError)
     by = {"background task": "shop in the background: background task feed", "hook": "a hook or bean of shop"}[who]
     assert f"a thread that a hook or a background task has started in task '{by}" in str(error)
