@@ -37,11 +37,11 @@ def end_by_force(
     Who waits for a thread of anyio's does not go on by itself: it would end when the thread does.
     """
     goes_on = False
-    for each, coroutine, context in list(_innermost(task, awaited, among, ended, set(), context_of)):
+    for each, coroutine in list(_innermost(task, awaited, among, ended, set())):
         ended.add(each)
         goes_on = goes_on or not is_in_thread_of_anyios(coroutine)
         with suppress(BaseException):  # it has ignored even that, or raises what nobody would hear
-            _close_in(each, coroutine, context)
+            _close_in(each, coroutine, _context_in(each, coroutine, context_of(each)))
         if each is not task or awaited is None:
             each.cancel()  # what it waits for may never come now
             each.add_done_callback(_hear)
@@ -54,10 +54,8 @@ def _innermost(
     among: Container[asyncio.Task[Any]],
     ended: set[asyncio.Task[Any]],
     seen: set[asyncio.Task[Any]],
-    context_of: Callable[[asyncio.Task[Any]], Context],
-) -> Iterator[tuple[asyncio.Task[Any], Any, Context]]:
-    """The tasks that wait for no other one, each with the outermost coroutine of the user's own in it, and that one's
-    context."""
+) -> Iterator[tuple[asyncio.Task[Any], Any]]:
+    """The tasks that wait for no other one, each with the outermost coroutine of the user's own in it."""
     if task in ended or task in seen:
         return
     seen.add(task)
@@ -65,15 +63,17 @@ def _innermost(
     found = False
     for other in tasks_waited_for(task, work):
         found = found or other in ended
-        for each in _innermost(other, None, among, ended, seen, context_of) if other in among else ():
+        for each in _innermost(other, None, among, ended, seen) if other in among else ():
             found = True
             yield each
-    if found or task.done():
-        return
-    coroutine = users_coroutine(work)
-    for each, _, context in with_contexts(task.get_coro(), context_of(task)):  # a handler has one of its own
-        if each is coroutine:
-            yield task, coroutine, context
+    if not found and not task.done() and (coroutine := users_coroutine(work)) is not None:
+        yield task, coroutine
+
+
+def _context_in(task: asyncio.Task[Any], coroutine: Any, context: Context) -> Context:
+    """That in which a coroutine runs which a task in this context is at: a handler has one of its own."""
+    found = (its_own for each, _, its_own in with_contexts(task.get_coro(), context) if each is coroutine)
+    return next(found, context)
 
 
 def _close_in(task: asyncio.Task[Any], coroutine: Coroutine[Any, Any, Any], context: Context) -> None:

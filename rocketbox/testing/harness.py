@@ -252,7 +252,7 @@ class Harness:
         end = await self._end(in_short=error is not None)
         failed = [each for each in (error, *end.errors, end.failure) if each is not None]
         if not failed:
-            self._raise_untold(untold)
+            self._raise_untold(untold, self._of_hooks)
             return
         told = failed[0]  # the test's own, if there is one
         self._note_end(told, [*failed[1:], *self._of_hooks])
@@ -666,8 +666,7 @@ class Harness:
         by ``fresh`` or the end; a later ``drain`` raises it, for it tells of all that was not asked for before."""
         self._seen.untold.next_test(is_known=last_has_failed)
 
-    def _raise_untold(self, of_handlers: Sequence[Exception], of_hooks: Sequence[Exception] | None = None) -> None:
-        hooks = self._of_hooks if of_hooks is None else of_hooks
+    def _raise_untold(self, of_handlers: Sequence[Exception], of_hooks: Sequence[Exception]) -> None:
         for each in of_handlers:
             note(
                 each,
@@ -675,8 +674,8 @@ class Harness:
                 "dead_letters() and consumed() of it since: end the test with drain(), or expect it there; "
                 'Harness(app, failures="keep") keeps it',
             )
-        who = " and ".join(each for each, errors in (("handlers", of_handlers), ("hooks", hooks)) if errors)
-        _raise_all(f"{who} of {self.app.name} have failed", [*of_handlers, *hooks])
+        who = " and ".join(each for each, errors in (("handlers", of_handlers), ("hooks", of_hooks)) if errors)
+        _raise_all(f"{who} of {self.app.name} have failed", [*of_handlers, *of_hooks])
 
     def _raise_unexpected(self, failures: Failures | None) -> None:
         kept = self._failures if failures is None else _checked(failures)

@@ -309,12 +309,15 @@ class Observer:
                     self.given_up[place] = f"what {call.name} has given up, {call.told_keys}"
         # By identity: exceptions of the user's may have no hash, and be equal to others.
         told = {id(failure) for message, failure in failures if is_answer(message, failure)}  # to who sent a request
-        for each in {id(each): each for each in call.failures if each is not None}.values():
-            if not isinstance(each, SIGNALS) and not self._was_asked_for(each) and id(each) not in told:
-                self.unexpected.append(each)
-                for message, failure in zip(messages, call.failures, strict=True):
-                    if failure is each and isinstance(each, Exception):
-                        self.untold.add(_place_of(call, message), each)
+        unexpected = {
+            key: each
+            for key, each in {id(each): each for each in call.failures if each is not None}.items()
+            if not isinstance(each, SIGNALS) and not self._was_asked_for(each) and key not in told
+        }
+        self.unexpected += unexpected.values()
+        for message, failure in zip(messages, call.failures, strict=True):
+            if isinstance(failure, Exception) and id(failure) in unexpected:
+                self.untold.add(_place_of(call, message), failure)
         self.note(f"{_of(call.cluster)}{call}")
 
     def _outcome(self, call: Call, message: MessageExt, failure: BaseException | None) -> Outcome:

@@ -34,8 +34,8 @@ root: Path | None = None
 """The root folder of pytest's run."""
 _of_test: list[Harness] | None = None
 _has_begun = _has_failed = False  # the test; one that is skipped has failed as well
-_outer: list[tuple[Path | None, list[Harness] | None, bool, bool]] = []  # of runs that this one is inside of
-_of_outer: list[list[Harness]] = []  # those that ran when each run began
+_around: list[Harness] = []  # those that ran when the run began: of one that it is inside of
+_outer: list[tuple[Path | None, list[Harness] | None, bool, bool, list[Harness]]] = []  # all of that, of such runs
 _thresholds: tuple[int, int, int] | None = None  # of the garbage collector, before a harness ran
 _set = (0, 0, 0)  # those while one runs
 
@@ -47,10 +47,9 @@ TO_YOUNG = 50  # collections of the youngest generation before one of the next
 
 def begin(folder: Path) -> None:
     """A run of pytest begins, with that root folder."""
-    global root
-    _outer.append((root, _of_test, _has_begun, _has_failed))
-    _of_outer.append(list(running))
-    root = folder
+    global root, _around
+    _outer.append((root, _of_test, _has_begun, _has_failed, _around))
+    root, _around = folder, list(running)
 
 
 def begin_test() -> None:
@@ -63,7 +62,7 @@ def begin_test() -> None:
     has_left_some = any(each not in running for each in _of_test or ())
     _of_test = list(running)
     for each in running:
-        if not any(each in harnesses for harnesses in _of_outer):
+        if each not in _around:
             each.next_test(last_has_failed=_has_failed)
     _has_begun, _has_failed = True, False
     if has_left_some and gc.isenabled():
@@ -84,9 +83,8 @@ def has_failed() -> bool:
 
 def end() -> None:
     """Nobody asks any more."""
-    global root, _of_test, _has_begun, _has_failed
-    root, _of_test, _has_begun, _has_failed = _outer.pop()
-    _of_outer.pop()
+    global root, _of_test, _has_begun, _has_failed, _around
+    root, _of_test, _has_begun, _has_failed, _around = _outer.pop()
     _collect_as_before()
 
 

@@ -168,7 +168,7 @@ class ServiceEnd:
 
     def _left(self) -> list[Any]:
         left = self._going.tasks if self._is_own_loop else self._going.tasks_of_handlers
-        return list(dict.fromkeys([*self._own_tasks(), *(task for task in list(left) if not task.done())]))
+        return list(dict.fromkeys([*self._own_tasks(), *(task for task in left if not task.done())]))
 
     def _told(self, tasks: Sequence[Any]) -> list[GoesOn]:
         own = self._own_tasks()

@@ -209,13 +209,6 @@ async def begin(harness: Harness, shop: ModuleType, who: str, error: Exception |
         raise error
 
 
-@pytest.fixture
-def short_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those who swallow cancellations have less time: they are cancelled again in each turn of the loop."""
-    monkeypatch.setattr("rocketbox.testing.service_end.PATIENCE_AT_THE_END", 0.2)
-    monkeypatch.setattr(pace, "ENDLESS", 3)
-
-
 @pytest.mark.parametrize("who", STUBBORN)
 @pytest.mark.usefixtures("short_end")
 async def test_who_swallows_cancellations_at_the_end_is_named_and_the_service_ends(

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from rocketbox.errors import Reject, RocketBoxError
-from rocketbox.testing import Harness, HarnessError, Outcome, StuckError, pace
+from rocketbox.testing import Harness, HarnessError, Outcome, StuckError
 from rocketbox.testing.pace import BrokenOffError
 from rocketbox.testing.real_world import RealPace, RunClock
 from rocketbox.testing.untold import Untold
@@ -65,11 +65,8 @@ async def hear(begun: threading.Event) -> None:
     assert await asyncio.to_thread(begun.wait, 60)
 
 
-async def test_a_handler_that_is_ended_by_force_cleans_up_in_its_own_context(
-    service: ServiceMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rocketbox.testing.service_end.PATIENCE_AT_THE_END", 0.2)
-    monkeypatch.setattr(pace, "ENDLESS", 3)
+@pytest.mark.usefixtures("short_end")
+async def test_a_handler_that_is_ended_by_force_cleans_up_in_its_own_context(service: ServiceMaker) -> None:
     shop = service(HEAD + CLEANS_UP_IN_ITS_CONTEXT, SETTINGS)
     before = asyncio.all_tasks()
 
@@ -97,10 +94,8 @@ async def order(item: str) -> None:
 )
 
 
-async def test_of_many_that_were_ended_by_force_the_first_are_named(
-    service: ServiceMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rocketbox.testing.service_end.PATIENCE_AT_THE_END", 0.2)
+@pytest.mark.usefixtures("short_end")
+async def test_of_many_that_were_ended_by_force_the_first_are_named(service: ServiceMaker) -> None:
     shop = service(HEAD + MANY_THAT_SWALLOW, SETTINGS)
 
     async def test() -> None:
@@ -148,12 +143,7 @@ def test_who_keeps_the_loop_from_being_closed_is_named_and_the_harness_ends(serv
     ]
 
 
-ENDS_IN_TIME = """
-@app.background_task
-async def feed() -> None:
-    begun.set()
-    await asyncio.to_thread(release.wait)
-
+LETS_GO_AT_THE_STOP = """
 @app.on_shutdown
 async def let_go() -> None:
     release.set()
@@ -161,7 +151,7 @@ async def let_go() -> None:
 
 
 async def test_a_thread_of_the_loop_that_returns_at_the_stop_is_waited_for(service: ServiceMaker) -> None:
-    shop = service(HEAD + ENDS_IN_TIME, SETTINGS)
+    shop = service(HEAD + STAYS_IN_A_THREAD_OF_THE_LOOP["background task"] + LETS_GO_AT_THE_STOP, SETTINGS)
     async with Harness(shop.app):
         await hear(shop.begun)
 
@@ -613,15 +603,8 @@ async def test_a_send_that_is_in_middleware_at_the_end_is_broken_off(service: Se
             await harness.drain()
 
 
-SENDS_FROM_A_THREAD = """
-@app.on_shutdown
-async def close() -> None:
-    release.set()
-"""
-
-
 async def test_a_send_that_begins_when_the_end_has_come_is_broken_off_as_well(service: ServiceMaker) -> None:
-    shop = service(HEAD + WAITS_IN_MIDDLEWARE + SENDS_FROM_A_THREAD, SETTINGS)
+    shop = service(HEAD + WAITS_IN_MIDDLEWARE + LETS_GO_AT_THE_STOP, SETTINGS)
     vars(shop)["wait"] = asyncio.Event().wait
 
     async def send_late(harness: Harness) -> None:
