@@ -165,7 +165,7 @@ class rocketmq_spark_listener(_ByName):  # noqa: N801 - used as a decorator
     """Marks a function that gets a topic's messages as DataFrames, one micro-batch a call.
 
     ``schema`` is a pydantic model, dataclass or Spark DDL text for the JSON bodies; None leaves the raw columns.
-    ``trigger`` is the pause between batches (``"10s"``) or ``"available_now"``, which ends by itself. ``as_`` is what
+    ``trigger`` is how often a batch begins (``"10s"``), or ``"available_now"``, which ends by itself. ``as_`` is what
     the function gets: ``"spark"`` (default), ``"arrow"``, ``"pandas"`` or ``"polars"``. ``on_invalid`` is what becomes
     of a body that does not fit the schema, or cannot be read: ``"column"`` (default: its text in ``_corrupt``, the
     reason in ``_error``), ``"fail"``, ``"skip"`` or ``"dead-letter"``. ``options`` are

@@ -176,7 +176,7 @@ class ClusterProperties(Properties):
         description="host:port, several with ;, the URL of an address server, or embedded; false: nothing of it starts",
     )
     security_token: Secret | None = Field(
-        default=None, description="the token that came with these two keys, where they are lent for a time"
+        default=None, description="the token that came with access-key and secret-key, where they are lent for a time"
     )
     tls: TlsProperties = Field(default_factory=TlsProperties)
     startup: Literal["fail", "retry"] = Field(

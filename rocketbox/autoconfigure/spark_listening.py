@@ -1,7 +1,8 @@
 """The kind of ``@rocketmq_spark_listener``: from marks and settings to what ``rocketbox.spark.listener`` runs.
 
-Nothing of Spark is imported before a mark is found. Options come as those of other listeners do:
-``rocketmq.consumer.listeners.<group>``, the decorator, ``rocketmq.consumer``, the default.
+Nothing of Spark is imported before a mark is found. Options come from ``rocketmq.consumer.listeners.<group>``, the
+decorator and the default. ``rocketmq.consumer`` gives the group, the topic, the selector expression, the namespace and
+the keys alone: its other options are those of handlers.
 """
 
 from __future__ import annotations

@@ -161,9 +161,17 @@ class BrokerOptions:
         int,
         MILLISECONDS,
         Ge(100),
-        Words("a connection whose next header, or whose TLS handshake, takes longer to come is closed; not Apache's"),
+        Words(
+            "how long the header of a frame that has begun, or a TLS handshake, may take; then the connection is "
+            "closed; not Apache's"
+        ),
     ] = 10_000
-    frame_timeout: Annotated[int, MILLISECONDS, Ge(100), Words("the same for a whole frame; not Apache's")] = 60_000
+    frame_timeout: Annotated[
+        int,
+        MILLISECONDS,
+        Ge(100),
+        Words("how long a whole frame may take; then the connection is closed; not Apache's"),
+    ] = 60_000
     max_half_frame_bytes: Annotated[
         int,
         BYTES,
@@ -203,11 +211,12 @@ class BrokerOptions:
         str | None, Words("the servers' certificate with its chain (PEM), read again when it changes")
     ] = None
     tls_server_key_path: Annotated[
-        str | None, Words("its private key (PEM, PKCS#8); when not said it stands in the certificate's file")
+        str | None,
+        Words("the private key of the servers' certificate (PEM, PKCS#8); when not said it stands in its file"),
     ] = None
-    tls_server_key_password: Annotated[str | None, Words("the password of that key, if it is encrypted")] = field(
-        default=None, repr=False
-    )
+    tls_server_key_password: Annotated[
+        str | None, Words("the password of the key at tls-server-key-path, if it is encrypted")
+    ] = field(default=None, repr=False)
     tls_server_trust_cert_path: Annotated[
         str | None, Words("certificates of the CAs whose clients are believed (PEM), for tls-server-need-client-auth")
     ] = None
@@ -355,8 +364,8 @@ class BrokerOptions:
         int,
         Ge(1),
         Words(
-            "heartbeats and lock requests that wait for their turn because they are large (megabytes "
-            "each); of one connection an eighth of them"
+            "heartbeats and lock requests that wait for their turn because they are large (more than "
+            "some hundred entries); of one connection an eighth of them"
         ),
     ] = 64
     auto_create_names_per_minute: Annotated[
@@ -368,7 +377,9 @@ class BrokerOptions:
         ),
     ] = 1000
     auto_create_names_burst: Annotated[
-        int, Ge(1), Words("so many of them at once; one connection has half of both")
+        int,
+        Ge(1),
+        Words("topics and groups that one address may have made at once by naming them; one connection has half of it"),
     ] = 5000
     recall_message_enable: Annotated[
         bool, Words("true: a message that waits for a time of its own may be recalled (Apache: false)")

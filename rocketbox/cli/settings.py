@@ -44,7 +44,8 @@ def config(
 ) -> None:
     """Print the settings that hold, with the place of each and the places that were overruled; secrets are masked.
 
-    Any setting may follow as --KEY=VALUE. Status 1 when the settings cannot be read or KEY is none, else 0.
+    Any setting may follow as --KEY=VALUE. Status 1 when the settings cannot be read, or KEY is an unknown one below
+    rocketmq or rocketbox; else 0. Any other key that nobody has set is told to be not set.
     """
     from rocketbox.boot import effective  # here: other commands start without loading all of it
 

@@ -83,7 +83,7 @@ def repair(
     data_dir: DataDir,
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without this the steps are only printed.")] = False,
 ) -> None:
-    """Print what would make a damaged store sound again, step by step, and do it with --yes.
+    """Print what would make a damaged store sound again, step by step; with --yes it is done.
 
     Damaged bytes of the log are replaced by what stands for nothing, so that all other messages can be read; a log that
     lost its end is cut; queues get the right entries; index files and tables that cannot be used are set aside. Of all

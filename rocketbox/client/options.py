@@ -219,8 +219,8 @@ class ClientOptions(NamespaceOptions):
     instance_name: Annotated[
         str,
         Words(
-            "the client's name, the same wherever a cluster says it; DEFAULT becomes <process id>#<number>, another "
-            "name must be one process's on a machine"
+            "the client's name, to be said alike wherever a cluster says it; DEFAULT becomes <process id>#<number>, "
+            "any other name may be used by one process of a machine only"
         ),
     ] = DEFAULT_INSTANCE_NAME
     client_ip: Annotated[str | None, IN_CODE] = None
@@ -379,7 +379,10 @@ class ConsumerOptions(MemberOptions):
     )
     message_model: MessageModelOption = MessageModel.CLUSTERING
     consume_from_where: Annotated[
-        ConsumeFromWhere, Words("where a new group begins: at the messages to come, at the oldest, or at a time")
+        ConsumeFromWhere,
+        Words(
+            "where a new group begins: at the end (of a young topic at its first message), at the oldest, or at a time"
+        ),
     ] = ConsumeFromWhere.LAST_OFFSET
     consume_timestamp: Annotated[
         datetime | None,
@@ -394,7 +397,9 @@ class ConsumerOptions(MemberOptions):
         int, Ge(DEAD_LETTER), Le(len(DELAY_LEVEL_SECONDS)),
         Words("0: the broker's own delays; 1 to 18: that level; -1: dead-letter queue"),
     ] = BROKER_DECIDES  # fmt: skip
-    consume_timeout: Annotated[float, SECONDS, Ge(0.001), Words("a message that is held longer comes back")] = 900.0
+    consume_timeout: Annotated[
+        float, SECONDS, Ge(0.001), Words("a message that is held longer comes back; orderly queues wait for it")
+    ] = 900.0
     suspend_current_queue_time: Annotated[
         float, SECONDS, Ge(SHORTEST_PAUSE), Le(LONGEST_PAUSE), Words("pause of an orderly queue after a failure")
     ] = 1.0

@@ -14,7 +14,7 @@ __all__ = ["SparkListenerOptions"]
 
 @dataclass(frozen=True, kw_only=True)
 class SparkListenerOptions:
-    """One listener; ``trigger`` is the pause from batch to batch.
+    """One listener; ``trigger`` is how often a batch begins.
 
     ``name`` is what ``app.listeners`` knows it by in its ``cluster``; without one, its group. After
     ``max_batch_attempts`` (None: never) a batch that fails is given up, and the listener with it, or its messages go to

@@ -52,8 +52,8 @@ OPTIONS = (
         "(where it stands, else earliest), a time such as `2026-01-31T12:00:00Z`, `1769860800s` or `1769860800000ms` "
         "(the first message stored then or later), or JSON such as "
         '`{"orders": {"broker-a": {"0": 23, "1": -2, "2": "2026-01-31T12:00:00Z"}}}` (-2 beginning, -1 end), which '
-        "may leave queues out (those: earliest). A queue that appears later begins at its beginning, or where the "
-        "group or the time says.",
+        "may leave queues out (those: earliest). A queue that appears later begins at its beginning; with `latest` at "
+        "what was stored since the query began; or where the group or the time says.",
         "`group` for a stream with a group, else `earliest`",
         kafka=("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"),
     ),
@@ -102,9 +102,9 @@ OPTIONS = (
     SourceOption(
         "failOnDataLoss",
         "`true`: offsets that are gone before they were read fail the read; `false`: it goes on behind them, and the "
-        "log says how many there were. So it is for a stream with queues that the topic was made to have no more "
-        "(fewer `readQueueNums`), while their broker is there and they hold unread messages: with `false` they are "
-        "left out until the topic has them again. A checkpoint of another store is refused in both cases.",
+        "log says how many there were. The same holds for a stream whose topic was given fewer queues "
+        "(`readQueueNums`), while their broker is there and they hold unread messages: `false` leaves them out until "
+        "the topic has them again. A checkpoint of another store is refused in both cases.",
         "`true`",
         kafka=("failOnDataLoss",),
     ),
@@ -120,7 +120,7 @@ OPTIONS = (
         "`20000`",
         kafka=("maxRecordsPerPartition",),
     ),
-    SourceOption("maxPartitions", "Tasks of one batch at most.", "as many as the rows need", kafka=("minPartitions",)),
+    SourceOption("maxPartitions", "Tasks of one batch at most.", "as many as the rows need"),
     SourceOption(
         "pushFilters",
         "`true`: filters on some columns are done by the source where `spark.sql.python.filterPushdown.enabled` is "
@@ -152,6 +152,7 @@ _TABLE = OptionTable(
         **KEYS_ARE_NO_OPTIONS,
         "path": "what is read is said by the option topic, topicPattern or assign",
         "metadatapath": "the first offsets are in Spark's checkpoint now",
+        "minpartitions": "tasks are made by rows, and rowsPerPartition says how many each reads",
         "polltimeoutms": _ASKED,
         "fetchoffset.numretries": _ASKED,
         "fetchoffset.retryintervalms": _ASKED,

@@ -50,7 +50,11 @@ class QueryOptions:
 
     schema: Annotated[Any, IN_CODE] = None
     trigger: Annotated[
-        str, Words("the pause from batch to batch, such as 10s, or available_now: read what there is, and end")
+        str,
+        Words(
+            "how often a batch begins, such as 10s (one that takes longer is followed at once), or available_now: read "
+            "what there is, and end"
+        ),
     ] = "1s"
     max_messages: Annotated[int, Ge(1), Words("messages of a batch at most")] = 100_000
     starting_offsets: Annotated[

@@ -177,6 +177,18 @@ def test_every_block_of_python_and_yaml_is_used(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_each_file_of_a_page_is_named_above_it(page: Path) -> None:
+    """Where pages are shown, nobody sees what stands beside the fence of a block."""
+    lines = page.read_text().splitlines()
+    for block in blocks(page):
+        before = "\n".join(lines[: block.line - 1])
+        is_shown = before.rfind("<!--") <= before.rfind("-->")
+        if is_shown and (name := block.options.get("file")):
+            above = before.rstrip().rpartition("\n")[2]
+            assert f"`{name}`" in above, f"{page.name}:{block.line}: write the name above the block, `{name}`:"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_quotations_are_true(page: Path) -> None:
     for block in blocks(page):
         if source := block.options.get("quote"):

@@ -111,12 +111,17 @@ class StoreOptions:
     max_transfer_count_on_message_in_memory: Annotated[
         int,
         Ge(0),
-        Words("the same in messages; Apache's default is 32, and who asks for more, as reads by Spark do, asks often"),
+        Words(
+            "messages that one read takes at most from the part of the log that is likely in memory; Apache's default "
+            "is 32, and who asks for more, as reads by Spark do, has to ask often"
+        ),
     ] = 1024
     max_transfer_bytes_on_message_in_disk: Annotated[
-        int, BYTES, Ge(0), Words("what one read takes at most from the part behind it")
+        int, BYTES, Ge(0), Words("what one read takes at most from the part of the log that is likely not in memory")
     ] = 64 << 10
-    max_transfer_count_on_message_in_disk: Annotated[int, Ge(0), Words("the same in messages")] = 8
+    max_transfer_count_on_message_in_disk: Annotated[
+        int, Ge(0), Words("messages that one read takes at most from the part of the log that is likely not in memory")
+    ] = 8
     access_message_in_memory_max_ratio: Annotated[
         int, Ge(0), Words("per cent of the machine's memory taken to hold the end of the log")
     ] = 40
@@ -150,10 +155,16 @@ class StoreOptions:
         int, Ge(30), Le(85), Words("per cent; above, all expired files are removed at once, not ten in a run")
     ] = 85
     disk_space_warning_level_ratio: Annotated[
-        int, Ge(35), Le(90), Words("per cent; above, messages are refused if less than the next are free too")
+        int,
+        Ge(35),
+        Le(90),
+        Words("per cent; above, messages are refused if less than disk-space-warning-free-bytes is free too"),
     ] = 90
     disk_space_warning_free_bytes: Annotated[
-        int, BYTES, Ge(0), Words("a large disk that is nearly full has room for more than a small one; not Apache's")
+        int,
+        BYTES,
+        Ge(0),
+        Words("above disk-space-warning-level-ratio messages are taken while so much is free; not Apache's"),
     ] = 1 << 30
     clean_resource_interval: Annotated[
         int, MILLISECONDS, Ge(1), Words("how often it is looked for files to remove")
@@ -246,7 +257,7 @@ class StoreOptions:
     def _retention_findings(self) -> Iterator[Finding]:
         if _RESERVED.fullmatch(self.file_reserved_time) is None:
             yield Finding(
-                f"file-reserved-time is {self.file_reserved_time!r}", fix="a number of hours, or 90m, 72h or 3d: 72h"
+                f"file-reserved-time is {self.file_reserved_time!r}", fix="a number of hours, or 180m, 72h or 3d: 72h"
             )
         elif self.file_reserved_ms < LEAST_RESERVED_MS:
             yield Finding(

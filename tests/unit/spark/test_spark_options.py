@@ -78,6 +78,7 @@ def test_a_place_is_a_word_a_time_or_an_offset_of_a_queue() -> None:
         ({"subscribe": "orders"}, "what Spark's Kafka source calls so is topic here"),
         ({"kafka.bootstrap.servers": "a:1"}, "what Spark's Kafka source calls so is nameServer here"),
         ({"startingTimestamp": "1"}, "what Spark's Kafka source calls so is startingOffsets here"),
+        ({"minPartitions": "8"}, "leave it out: tasks are made by rows, and rowsPerPartition says how many each reads"),
         ({"includeHeaders": "true"}, "source calls so is includeProperties here"),
         ({"metadataPath": "/x"}, "leave it out: the first offsets are in Spark's checkpoint now"),
         ({"nameServer": "localhost"}, "option nameServer is 'localhost'; it must be host:port"),
