@@ -2,24 +2,45 @@
 
 A coroutine is closed as if its task did it. Where that waits for other tasks (``await``, ``gather``, a task group),
 these come first: who waits for them hears of their end as ever, and mostly comes to its own by that.
+
+Nothing ends code that catches whatever is raised in it, and goes on. It is left where it stands: its task counts as
+cancelled for all who wait for it, and never runs again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import gc
 import inspect
 from asyncio import tasks as asyncio_tasks
 from collections.abc import Callable, Container, Coroutine, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import Context
+from enum import Enum, auto
 from typing import Any
 
-from rocketbox.testing.loop_turns import is_in_thread_of_anyios, tasks_waited_for, users_coroutine, with_contexts
+from rocketbox.testing.loop_turns import (
+    awaited_by,
+    is_in_thread_of_anyios,
+    tasks_waited_for,
+    users_coroutine,
+    with_contexts,
+)
 
-__all__ = ["end_by_force"]
+__all__ = ["Force", "end_by_force", "leave_behind", "unheard_steps"]
 
 MOST_AWAITS = 100  # at which a generator is ended, one after the other: it may wait in a ``finally``
 STEP_OF_A_GENERATOR = frozenset({"async_generator_asend", "async_generator_athrow"})
+STEP_OF_A_DONE_TASK = "_step(): already done"
+
+
+class Force(Enum):
+    """What became of it."""
+
+    NEEDLESS = auto()  # it waits for a thread of anyio's, and ends when that does
+    TAKEN = auto()
+    IGNORED = auto()  # by something inside of it, which was left where it stands
 
 
 def end_by_force(
@@ -28,24 +49,78 @@ def end_by_force(
     among: Container[asyncio.Task[Any]],
     ended: set[asyncio.Task[Any]],
     context_of: Callable[[asyncio.Task[Any]], Context],
-) -> bool:
-    """End what a task is at, or what those are at that it waits for; whether one of them goes on by itself.
+) -> Force:
+    """End what a task is at, or what those are at that it waits for.
 
     ``awaited`` is the coroutine that is looked at instead of the task's whole one. Tasks that are not ``among`` these
     are somebody else's, and are left alone. ``ended`` are those that were ended so just before, and have not had a turn
     of the loop since; who waits for them is left alone as well. ``context_of`` gives the context that a task runs in.
-    Who waits for a thread of anyio's does not go on by itself: it would end when the thread does.
     """
-    goes_on = False
+    force = Force.NEEDLESS
     for each, coroutine in list(_innermost(task, awaited, among, ended, set())):
         ended.add(each)
-        goes_on = goes_on or not is_in_thread_of_anyios(coroutine)
+        if force is Force.NEEDLESS and not is_in_thread_of_anyios(coroutine):
+            force = Force.TAKEN
+        inside = [inner for inner, _ in awaited_by(coroutine)]
         with suppress(BaseException):  # it has ignored even that, or raises what nobody would hear
             _close_in(each, coroutine, _context_in(each, coroutine, context_of(each)))
+        if not _is_suspended(coroutine) and (left := [inner for inner in inside if _is_suspended(inner)]):
+            force = Force.IGNORED
+            for inner in left:
+                _keep(inner)
         if each is not task or awaited is None:
             each.cancel()  # what it waits for may never come now
             each.add_done_callback(_hear)
-    return goes_on
+    return force
+
+
+def _is_suspended(awaited: Any) -> bool:
+    """Whether a coroutine or an asynchronous generator stands at an ``await``."""
+    if inspect.isasyncgen(awaited):
+        return awaited.ag_await is not None
+    return inspect.iscoroutine(awaited) and inspect.getcoroutinestate(awaited) == inspect.CORO_SUSPENDED
+
+
+def _keep(left: object) -> None:
+    """For good: Python closes the coroutine that nobody has any more, at the end of the process too. One that ignores
+    it is told of as an error, and where no loop runs it may never come to its next ``await``."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(left))
+
+
+def leave_behind(task: asyncio.Task[Any], awaited: Any, among: Container[asyncio.Task[Any]]) -> bool:
+    """Have whatever a task is at, or those are at that it waits for, count as cancelled and never run again; whether
+    there was something of the user's own. The arguments are those of :func:`end_by_force`, which it has ignored."""
+    found = list(_innermost(task, awaited, among, set(), set()))
+    for each, _ in found:
+        future = getattr(each, "_fut_waiter", None)
+        for callback, _ in list(getattr(future, "_callbacks", None) or ()):
+            if any(other is each for other in gc.get_referents(callback)):
+                future.remove_done_callback(callback)
+        super(asyncio.Task, each).cancel()  # as a future: as a task it would let its coroutine know
+        _keep(each)
+    return bool(found)
+
+
+@contextmanager
+def unheard_steps() -> Iterator[None]:
+    """The loop says nothing of the step that a task had before it when it was left behind."""
+    loop = asyncio.get_running_loop()
+    before = loop.get_exception_handler()
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, asyncio.InvalidStateError) and STEP_OF_A_DONE_TASK in str(error):
+            return
+        if before is None:
+            loop.default_exception_handler(context)
+        else:
+            before(loop, context)
+
+    loop.set_exception_handler(handle)
+    try:
+        yield
+    finally:
+        loop.set_exception_handler(before)
 
 
 def _innermost(

@@ -10,19 +10,19 @@ It is asked to stop, as in production, and whoever waits in real time has some f
     threads              that handlers have started, and for which the loop or the process would wait at its end, have
                          the patience of the harness. Who goes on then is told
 
-A coroutine that goes on behind that is ended by force, and named: nothing of it comes into the next test, or keeps the
-event loop from being closed.
+A coroutine that goes on behind that is ended by force, and one that catches even that is left where it stands. Both
+are named: nothing of them comes into the next test, or keeps the event loop from being closed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from rocketbox.testing.errors import HarnessError, StuckError, note
-from rocketbox.testing.forced_end import end_by_force
-from rocketbox.testing.loop_turns import LoopTurns, RealWait, ThreadCall, real_wait
+from rocketbox.testing.forced_end import Force, end_by_force, leave_behind, unheard_steps
+from rocketbox.testing.loop_turns import LoopTurns, RealWait, ThreadCall, real_wait, users_line
 from rocketbox.testing.observer import Observer
 from rocketbox.testing.pace import Looks, Pace
 from rocketbox.testing.real_world import RealPace
@@ -35,9 +35,14 @@ LONGEST_STOP = 600.0  # seconds of virtual time in which a service stops, whatev
 LONGEST_REAL_STOP = 30.0  # seconds in which it stops on a real broker: a stop gives up after 20 s
 PAUSE = 0.005  # seconds of real time between two looks
 MOST_ROUNDS = 10  # of ending: who waited for what has ended may go on in spite of that, or begin something else
+MOST_ROUNDS_OF_LEAVING = 5  # who waited for what is left behind may be such a one as well
 ROUND = 1.0  # seconds of virtual time after each
 MOST_TOLD = 20  # of those that have gone on
 FEW_TURNS = 10  # of the loop, in which is called what waits for the end of a task
+
+
+def _with_places(told: Mapping[str, str]) -> list[str]:
+    return [f"{what} at {where}" for what, where in told.items()]
 
 
 def _some(told: Sequence[str]) -> str:
@@ -73,7 +78,8 @@ class ServiceEnd:
         self._is_own_loop = is_own_loop
         self._patience = pace.patience
         self._longest = LONGEST_STOP if isinstance(pace, Pace) else LONGEST_REAL_STOP
-        self._forced: list[str] = []
+        self._forced: dict[str, str] = {}  # what, and where it was
+        self._left_behind: dict[str, str] = {}
         self._late: list[HarnessError] = []
         self._is_cut_off = False
         self.errors: list[HarnessError] = []
@@ -105,7 +111,8 @@ class ServiceEnd:
             self._cut_off()
             await self._until(stopped)
         await self._force(lambda: self._told(self._own_tasks()))
-        if started and not self._late and not self._forced and (not stopped() or self._host.cancelled()):
+        is_known = self._late or self._forced or self._left_behind
+        if started and not is_known and (not stopped() or self._host.cancelled()):
             self._late.append(StuckError([f"the stop of {self._name}"], self._patience))
         await self._end_tasks()
         await self._end_threads(min(self._patience, PATIENCE_AT_THE_END) if in_short else self._patience)
@@ -121,8 +128,19 @@ class ServiceEnd:
                 )
             )
         self.errors += self._late
+        if self._left_behind:
+            told = _some(_with_places(self._left_behind))
+            self._seen.note(f"left where it stands, for it catches whatever ends it: {told}")
+            self.errors.insert(
+                0,
+                HarnessError(
+                    f"it catches whatever ends it, and was left where it stands: {told}. In production it would hold "
+                    "up the stop of the service: write 'except Exception:' there in place of 'except:' or 'except "
+                    "BaseException:'"
+                ),
+            )
         if self._forced:
-            told = _some(self._forced)
+            told = _some(_with_places(self._forced))
             self._seen.note(f"ended by force, for it went on although it was cancelled: {told}")
             self.errors.insert(
                 0,
@@ -225,17 +243,22 @@ class ServiceEnd:
         return done()
 
     async def _force(self, left: Callable[[], list[GoesOn]]) -> None:
-        named = set[str]()
-        for _ in range(MOST_ROUNDS):
+        for number in range(MOST_ROUNDS + MOST_ROUNDS_OF_LEAVING):
             going_on, ended = left(), set[Any]()
             if not going_on:
                 return
             among, heard = {*self._going.tasks, *self._own_tasks()}, len(self._seen.of_hooks)
             for each in going_on:
-                where = real_wait(each.task, each.awaited) or "a send"
-                is_told = end_by_force(each.task, each.awaited, among, ended, self._going.context_of)
-                if is_told and each.what not in named:
-                    named.add(each.what)
-                    self._forced.append(f"{each.what} at {where}")
-            await self._pace.until(lambda: not left(), ROUND, quietly=True)
+                where = real_wait(each.task, each.awaited) or users_line(each.work) or "its own code"
+                if number >= MOST_ROUNDS:
+                    force = Force.IGNORED if leave_behind(each.task, each.awaited, among) else Force.NEEDLESS
+                else:
+                    force = end_by_force(each.task, each.awaited, among, ended, self._going.context_of)
+                if force is Force.IGNORED:
+                    self._left_behind.setdefault(each.what, self._forced.pop(each.what, where))
+                elif force is Force.TAKEN and each.what not in self._left_behind:
+                    self._forced.setdefault(each.what, where)
+            with unheard_steps():
+                await self._pace.until(lambda: not left(), ROUND, quietly=True)
+                await self._turns.until_idle(FEW_TURNS, ROUND)
             del self._seen.of_hooks[heard:]  # how somebody fails who is ended so says nothing

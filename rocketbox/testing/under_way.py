@@ -56,6 +56,11 @@ class GoesOn:
     awaited: Any
     what: str
 
+    @property
+    def work(self) -> Any:
+        """The coroutine that is looked at."""
+        return self.task.get_coro() if self.awaited is None else self.awaited
+
 
 @dataclass(eq=False)
 class _Running:
@@ -238,8 +243,8 @@ class UnderWay:
 
     @property
     def handlers(self) -> list[GoesOn]:
-        """Those whose calls have not ended."""
-        running = self._running.items()
+        """Those whose calls have not ended, and whose tasks run."""
+        running = [(call, each) for call, each in self._running.items() if not each.task.done()]
         return [GoesOn(each.task, each.awaited, f"{each.who}, for {call.told_keys},") for call, each in running]
 
     @property

@@ -226,6 +226,62 @@ async def test_who_swallows_cancellations_at_the_end_is_named_and_the_service_en
     assert asyncio.all_tasks() == before
 
 
+SWALLOWS_ALL = """
+begun = asyncio.Event()
+rounds = 0
+
+async def swallow() -> None:
+    global rounds
+    begun.set()
+    while True:
+        rounds += 1
+        try:
+            await asyncio.sleep(%s)
+        except:
+            pass
+
+%s
+"""
+
+
+@pytest.mark.parametrize(
+    ("who", "pause"), [*((who, "0.005") for who in STUBBORN), ("handler", "0"), ("background task", "0")]
+)
+@pytest.mark.usefixtures("short_end")
+async def test_who_catches_whatever_ends_it_is_named_and_never_goes_on(
+    service: ServiceMaker, who: str, pause: str
+) -> None:
+    """And so the loop has nothing to do then, and can be closed."""
+    shop = service(HEAD + SWALLOWS_ALL % (pause, STUBBORN[who]), SETTINGS)
+    before = asyncio.all_tasks()
+    with anyio.fail_after(240), pytest.raises(HarnessError, match=r"catches whatever ends it, and .* in swallow\.") as told:
+        async with Harness(shop.app, patience=0.05) as harness:
+            await begin(harness, shop, who)
+    assert "ended by force" not in str(told.value)
+    assert "left where it stands" in harness.log
+    assert asyncio.all_tasks() == before
+    rounds = shop.rounds
+    async with Harness(service(HEAD, SETTINGS).app) as other:
+        await other.drain()
+        await other.advance("1m")
+    assert shop.rounds == rounds
+
+
+@pytest.mark.parametrize("who", ["handler", "handler, in a generator", "background task, gathered", "hook"])
+@pytest.mark.usefixtures("short_end")
+def test_a_loop_of_the_harnesses_own_is_closed_although_somebody_catches_whatever_ends_it(
+    service: ServiceMaker, who: str
+) -> None:
+    shop = service(HEAD + SWALLOWS_ALL % ("0.005", STUBBORN[who]), SETTINGS)
+
+    def test() -> None:
+        with Harness(shop.app, patience=0.05) as harness:
+            harness.blocking.call(begin, harness, shop, who)
+
+    with pytest.raises(HarnessError, match="catches whatever ends it"):
+        test()
+
+
 @pytest.mark.parametrize(
     "who", ["background task", "hook", "handler", "handler, in a group", "handler, in a generator"]
 )

@@ -386,6 +386,46 @@ def test_the_report_of_a_failing_test_tells_what_happened(run: Run) -> None:
     assert "nothing was sent to receipts, and one was expected" in done.stdout
 
 
+CATCHES_ALL = """
+import asyncio
+import pytest
+from rocketbox import RocketBox, rocketmq_listener
+from rocketbox.testing import Harness
+
+app = RocketBox("shop", scan=[__name__])
+
+@rocketmq_listener(topic="orders", consumer_group="shop")
+async def polls(item: str) -> None:
+    while True:
+        try:
+            await asyncio.sleep(0.01)
+        except:
+            pass
+
+async def begin(harness):
+    await harness.send("orders", "cup")
+    while not harness.calls(polls):
+        await asyncio.sleep(0.01)
+
+@pytest.mark.anyio
+async def test_that_awaits():
+    async with Harness(app) as harness:
+        await begin(harness)
+
+def test_without_await():
+    with Harness(app) as harness:
+        harness.blocking.call(begin, harness)
+"""
+
+
+def test_a_run_of_pytest_ends_although_a_handler_catches_whatever_ends_it(run: Run) -> None:
+    done = run(CATCHES_ALL, "-k", "not trio", "-p", "no:unraisableexception")
+    assert "2 failed" in done.stdout, done.stdout + done.stderr
+    assert done.stdout.count("FAILED test_shop.py") == 2
+    assert done.stdout.count("HarnessError: it catches whatever ends it, and was left where it stands: handler polls") == 2
+    assert "ignored" not in done.stderr
+
+
 OTHER_HARNESSES = """
 import pytest
 from shop import Order, app
