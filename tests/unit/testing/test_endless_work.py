@@ -254,7 +254,8 @@ async def test_who_catches_whatever_ends_it_is_named_and_never_goes_on(
     """And so the loop has nothing to do then, and can be closed."""
     shop = service(HEAD + SWALLOWS_ALL % (pause, STUBBORN[who]), SETTINGS)
     before = asyncio.all_tasks()
-    with anyio.fail_after(240), pytest.raises(HarnessError, match=r"catches whatever ends it, and .* in swallow\.") as told:
+    named = r"catches whatever ends it, and .* in swallow\."
+    with anyio.fail_after(240), pytest.raises(HarnessError, match=named) as told:
         async with Harness(shop.app, patience=0.05) as harness:
             await begin(harness, shop, who)
     assert "ended by force" not in str(told.value)
