@@ -92,7 +92,7 @@ def leave_behind(task: asyncio.Task[Any], awaited: Any, among: Container[asyncio
     there was something of the user's own. The arguments are those of :func:`end_by_force`, which it has ignored."""
     found = list(_innermost(task, awaited, among, set(), set()))
     for each, _ in found:
-        future = getattr(each, "_fut_waiter", None)
+        future: Any = getattr(each, "_fut_waiter", None)
         for callback, _ in list(getattr(future, "_callbacks", None) or ()):
             if any(other is each for other in gc.get_referents(callback)):
                 future.remove_done_callback(callback)
