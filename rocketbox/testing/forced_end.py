@@ -14,6 +14,7 @@ import ctypes
 import gc
 import inspect
 from asyncio import tasks as asyncio_tasks
+from collections import Counter
 from collections.abc import Callable, Container, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import Context
@@ -30,6 +31,7 @@ from rocketbox.testing.loop_turns import (
 
 __all__ = ["Force", "end_by_force", "leave_behind", "unheard_steps"]
 
+MOST_CLOSINGS = 10  # of one task: it may try so often to do what it is closed in
 MOST_AWAITS = 100  # at which a generator is ended, one after the other: it may wait in a ``finally``
 STEP_OF_A_GENERATOR = frozenset({"async_generator_asend", "async_generator_athrow"})
 STEP_OF_A_DONE_TASK = "_step(): already done"
@@ -48,25 +50,32 @@ def end_by_force(
     awaited: Any,
     among: Container[asyncio.Task[Any]],
     ended: set[asyncio.Task[Any]],
+    closings: Counter[asyncio.Task[Any]],
     context_of: Callable[[asyncio.Task[Any]], Context],
 ) -> Force:
-    """End what a task is at, or what those are at that it waits for.
+    """End what a task is at, or what those are at that it waits for; one that has ignored it too often is left behind.
 
     ``awaited`` is the coroutine that is looked at instead of the task's whole one. Tasks that are not ``among`` these
     are somebody else's, and are left alone. ``ended`` are those that were ended so just before, and have not had a turn
-    of the loop since; who waits for them is left alone as well. ``context_of`` gives the context that a task runs in.
+    of the loop since; who waits for them is left alone as well. ``closings`` counts how often each was ended so.
+    ``context_of`` gives the context that a task runs in.
     """
     force = Force.NEEDLESS
     for each, coroutine in list(_innermost(task, awaited, among, ended, set())):
         ended.add(each)
+        closings[each] += 1
+        if closings[each] > MOST_CLOSINGS:
+            leave_behind(each)
+            force = Force.IGNORED
+            continue
         if force is Force.NEEDLESS and not is_in_thread_of_anyios(coroutine):
             force = Force.TAKEN
         inside = [inner for inner, _ in awaited_by(coroutine)]
         with suppress(BaseException):  # it has ignored even that, or raises what nobody would hear
             _close_in(each, coroutine, _context_in(each, coroutine, context_of(each)))
-        if not _is_suspended(coroutine) and (left := [inner for inner in inside if _is_suspended(inner)]):
-            force = Force.IGNORED
-            for inner in left:
+        for inner in inside:
+            if inner is not coroutine and _is_suspended(inner):
+                force = Force.IGNORED
                 _keep(inner)
         if each is not task or awaited is None:
             each.cancel()  # what it waits for may never come now
@@ -75,9 +84,11 @@ def end_by_force(
 
 
 def _is_suspended(awaited: Any) -> bool:
-    """Whether a coroutine or an asynchronous generator stands at an ``await``."""
+    """Whether a coroutine or a generator stands at an ``await``."""
     if inspect.isasyncgen(awaited):
         return awaited.ag_await is not None
+    if inspect.isgenerator(awaited):
+        return inspect.getgeneratorstate(awaited) == inspect.GEN_SUSPENDED
     return inspect.iscoroutine(awaited) and inspect.getcoroutinestate(awaited) == inspect.CORO_SUSPENDED
 
 
@@ -87,18 +98,15 @@ def _keep(left: object) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(left))
 
 
-def leave_behind(task: asyncio.Task[Any], awaited: Any, among: Container[asyncio.Task[Any]]) -> bool:
-    """Have whatever a task is at, or those are at that it waits for, count as cancelled and never run again; whether
-    there was something of the user's own. The arguments are those of :func:`end_by_force`, which it has ignored."""
-    found = list(_innermost(task, awaited, among, set(), set()))
-    for each, _ in found:
-        future: Any = getattr(each, "_fut_waiter", None)
-        for callback, _ in list(getattr(future, "_callbacks", None) or ()):
-            if any(other is each for other in gc.get_referents(callback)):
-                future.remove_done_callback(callback)
-        super(asyncio.Task, each).cancel()  # as a future: as a task it would let its coroutine know
-        _keep(each)
-    return bool(found)
+def leave_behind(task: asyncio.Task[Any]) -> None:
+    """Have a task count as cancelled and never run again."""
+    future: Any = getattr(task, "_fut_waiter", None)
+    for callback, _ in list(getattr(future, "_callbacks", None) or ()):
+        if any(other is task for other in gc.get_referents(callback)):
+            future.remove_done_callback(callback)
+    as_future: Any = next(kind for kind in type(task).__mro__ if kind.__name__ == "Future")  # C's, or Python's own
+    as_future.cancel(task)  # as a task it would let its coroutine know
+    _keep(task)
 
 
 @contextmanager

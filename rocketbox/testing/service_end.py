@@ -16,6 +16,7 @@ are named: nothing of them comes into the next test, or keeps the event loop fro
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -35,7 +36,7 @@ LONGEST_STOP = 600.0  # seconds of virtual time in which a service stops, whatev
 LONGEST_REAL_STOP = 30.0  # seconds in which it stops on a real broker: a stop gives up after 20 s
 PAUSE = 0.005  # seconds of real time between two looks
 MOST_ROUNDS = 10  # of ending: who waited for what has ended may go on in spite of that, or begin something else
-MOST_ROUNDS_OF_LEAVING = 5  # who waited for what is left behind may be such a one as well
+MOST_ROUNDS_OF_FORCE = 25  # who waited for what is left behind may be such a one as well, and who begins it anew
 ROUND = 1.0  # seconds of virtual time after each
 MOST_TOLD = 20  # of those that have gone on
 FEW_TURNS = 10  # of the loop, in which is called what waits for the end of a task
@@ -243,17 +244,20 @@ class ServiceEnd:
         return done()
 
     async def _force(self, left: Callable[[], list[GoesOn]]) -> None:
-        for number in range(MOST_ROUNDS + MOST_ROUNDS_OF_LEAVING):
+        closings = Counter[Any]()
+        for number in range(MOST_ROUNDS_OF_FORCE):
             going_on, ended = left(), set[Any]()
             if not going_on:
                 return
             among, heard = {*self._going.tasks, *self._own_tasks()}, len(self._seen.of_hooks)
+            is_last = number == MOST_ROUNDS_OF_FORCE - 1
             for each in going_on:
                 where = real_wait(each.task, each.awaited) or users_line(each.work) or "its own code"
-                if number >= MOST_ROUNDS:
-                    force = Force.IGNORED if leave_behind(each.task, each.awaited, among) else Force.NEEDLESS
+                if is_last and each.task is not self._host:  # all at once, so that nobody begins another
+                    leave_behind(each.task)
+                    force = Force.IGNORED
                 else:
-                    force = end_by_force(each.task, each.awaited, among, ended, self._going.context_of)
+                    force = end_by_force(each.task, each.awaited, among, ended, closings, self._going.context_of)
                 if force is Force.IGNORED:
                     self._left_behind.setdefault(each.what, self._forced.pop(each.what, where))
                 elif force is Force.TAKEN and each.what not in self._left_behind:

@@ -249,8 +249,8 @@ class UnderWay:
 
     @property
     def tasks_of_handlers(self) -> list[Any]:
-        """What handlers have started, and scheduled functions, that goes on."""
-        return [task for running in self._calls for task in running.started]
+        """What handlers have started, and scheduled functions, that goes on; and who asks a transaction listener."""
+        return [*(task for running in self._calls for task in running.started), *self._asked]
 
     @property
     def threads_left(self) -> list[RealWait]:
@@ -285,6 +285,8 @@ class UnderWay:
 
     def told(self, task: Any) -> str:
         """What a task is, for people."""
+        if task in self._asked:
+            return self._asked[task][0]
         owner = self._owner(task)
         return _task_of(task, OF_SERVICE if owner is None else owner.who)
 

@@ -268,6 +268,57 @@ async def test_who_catches_whatever_ends_it_is_named_and_never_goes_on(
     assert shop.rounds == rounds
 
 
+BEGINS_ANEW = """
+@rocketmq_listener(topic="orders", consumer_group="orders")
+async def stays(item: str) -> None:
+    while True:
+        begun.set()
+        try:
+            await asyncio.create_task(swallow())
+        except:
+            pass
+"""
+POLITE_PARENT = """
+given_back = []
+
+async def parent() -> None:
+    try:
+        try:
+            await asyncio.create_task(swallow())
+        finally:
+            await asyncio.sleep(0.02)
+    finally:
+        given_back.append("resource")
+
+@rocketmq_listener(topic="orders", consumer_group="orders")
+async def stays(item: str) -> None:
+    stays.task = asyncio.create_task(parent())
+"""
+PROTESTS = """
+@rocketmq_listener(topic="orders", consumer_group="orders")
+async def stays(item: str) -> None:
+    while True:
+        try:
+            await swallow()
+        except Exception:
+            pass
+"""
+
+
+@pytest.mark.parametrize(
+    "code", [BEGINS_ANEW, POLITE_PARENT, PROTESTS], ids=["begins anew", "polite parent", "protests"]
+)
+@pytest.mark.usefixtures("short_end")
+async def test_who_is_around_what_catches_whatever_ends_it_has_its_own_end(service: ServiceMaker, code: str) -> None:
+    shop = service(HEAD + SWALLOWS_ALL % ("0.005", code), SETTINGS)
+    before = asyncio.all_tasks()
+    with anyio.fail_after(240), pytest.raises(HarnessError, match="catches whatever ends it"):
+        async with Harness(shop.app, patience=0.05) as harness:
+            await begin(harness, shop, "handler")
+    assert asyncio.all_tasks() == before
+    assert getattr(shop, "given_back", ["resource"]) == ["resource"]
+
+
 @pytest.mark.parametrize("who", ["handler", "handler, in a generator", "background task, gathered", "hook"])
 @pytest.mark.usefixtures("short_end")
 def test_a_loop_of_the_harnesses_own_is_closed_although_somebody_catches_whatever_ends_it(
