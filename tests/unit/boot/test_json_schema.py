@@ -154,7 +154,7 @@ def test_every_key_of_ours_is_described() -> None:
     assert keys["rocketmq.producer.max-message-size"]["default"] == "4MB"
     assert "PT3S" in keys["rocketmq.producer.send-message-timeout"]["description"]
     assert keys["rocketmq.consumer.consume-timeout"]["description"].startswith(
-        "a message that is held longer comes back (default 15m)"
+        "a message that is held longer comes back; orderly queues wait for it (default 15m)"
     )
 
 

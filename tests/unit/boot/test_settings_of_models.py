@@ -626,7 +626,8 @@ CONVERSIONS: dict[str, list[tuple[str, dict[str, Any]]]] = {
         ("pause: PT3S", {"pause": timedelta(seconds=3)}),
     ],
     "sizes": [("size: 4MB", {"size": 4 << 20})],
-    "empty headings": [("store:", {}), ("store: {}", {}), ("maybe: ''", {"maybe": None})],
+    "empty headings": [("store:", {}), ("store: {}", {})],
+    "empty text": [("maybe: ''", {"maybe": None})],
     "null": [("number: ~", {})],
     "spellings of keys": [(f"{key}: x", {"host_name": "x"}) for key in ("hostName", "host_name", "host-name")],
     "keys with dots": [
