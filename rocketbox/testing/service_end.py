@@ -42,10 +42,6 @@ MOST_TOLD = 20  # of those that have gone on
 FEW_TURNS = 10  # of the loop, in which is called what waits for the end of a task
 
 
-def _with_places(told: Mapping[str, str]) -> list[str]:
-    return [f"{what} at {where}" for what, where in told.items()]
-
-
 def _some(told: Sequence[str]) -> str:
     """All of it for people; of very much the first."""
     more = f"; and {len(told) - MOST_TOLD} others" if len(told) > MOST_TOLD else ""
@@ -129,30 +125,29 @@ class ServiceEnd:
                 )
             )
         self.errors += self._late
-        if self._left_behind:
-            told = _some(_with_places(self._left_behind))
-            self._seen.note(f"left where it stands, for it catches whatever ends it: {told}")
-            self.errors.insert(
-                0,
-                HarnessError(
-                    f"it catches whatever ends it, and was left where it stands: {told}. In production it would hold "
-                    "up the stop of the service: write 'except Exception:' there in place of 'except:' or 'except "
-                    "BaseException:'"
-                ),
-            )
-        if self._forced:
-            told = _some(_with_places(self._forced))
-            self._seen.note(f"ended by force, for it went on although it was cancelled: {told}")
-            self.errors.insert(
-                0,
-                HarnessError(
-                    f"it went on although it was cancelled at the end, and was ended by force: {told}. In production "
-                    "it would hold up the stop of the service: have it raise the CancelledError that it catches again, "
-                    "or clean up in less time"
-                ),
-            )
+        self._tell_of(
+            self._left_behind,
+            "left where it stands, for it catches whatever ends it",
+            "it catches whatever ends it, and was left where it stands",
+            "write 'except Exception:' there in place of 'except:' or 'except BaseException:'",
+        )
+        self._tell_of(
+            self._forced,
+            "ended by force, for it went on although it was cancelled",
+            "it went on although it was cancelled at the end, and was ended by force",
+            "have it raise the CancelledError that it catches again, or clean up in less time",
+        )
         for error in self._late:
             self._seen.note(f"at the end: {error}")
+
+    def _tell_of(self, found: Mapping[str, str], noted: str, fault: str, mend: str) -> None:
+        """Before all other errors."""
+        if found:
+            told = _some([f"{what} at {where}" for what, where in found.items()])
+            self._seen.note(f"{noted}: {told}")
+            self.errors.insert(
+                0, HarnessError(f"{fault}: {told}. In production it would hold up the stop of the service: {mend}")
+            )
 
     async def _until(self, done: Callable[[], bool]) -> bool:
         return await self._pace.until(done, self._longest, quietly=True)
