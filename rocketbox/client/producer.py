@@ -180,6 +180,8 @@ class Producer:
         again. BrokerError: the broker refused it. ClientError: nothing was sent, as ``timeout`` is 0 or less, or as it
         was over before a large body was compressed.
         """
+        if not self._sender.is_open:
+            await self._sender.must_be_open()
         options = self.options
         seconds = options.send_message_timeout if timeout is None else check_timeout(timeout)
         retries = options.retry_times_when_send_failed
@@ -228,6 +230,8 @@ class Producer:
         A broker that cannot be connected is no loss: others are tried for ``send_message_timeout``, then ConnectError
         is raised.
         """
+        if not self._sender.is_open:
+            await self._sender.must_be_open()
         options = self.options
         seconds, retries = options.send_message_timeout, options.retry_times_when_send_failed
         if self._around is not None:
@@ -255,7 +259,7 @@ class Producer:
         What fails raises as :meth:`send` does where it is one request; where it is several, SendManyError with every
         result and error: requests behind one that failed are not sent.
         """
-        self._sender.check_open()
+        await self._sender.must_be_open()
         batch = list(messages)
         options = self.options
         seconds = options.send_message_timeout if timeout is None else check_timeout(timeout)
@@ -301,7 +305,7 @@ class Producer:
         stand, not even in one queue. All are tried whatever happens to others; raises SendManyError with every result
         and error when one of them fails, InvalidMessageError for what can be no ``queue``: then nothing was sent.
         """
-        self._sender.check_open()
+        await self._sender.must_be_open()
         batch = list(messages)
         seconds = self.options.send_message_timeout if timeout is None else check_timeout(timeout)
         retries = self.options.retry_times_when_send_async_failed
@@ -429,7 +433,7 @@ class Producer:
         when it is too late (604) or recalls are switched off (16), RequestTimeoutError and ConnectionClosedError: it
         may have been recalled, which another recall tells.
         """
-        self._sender.check_open()
+        await self._sender.must_be_open()
         seconds = self.options.send_message_timeout if timeout is None else check_timeout(timeout)
         recalling = recall_by_handle(self._instance, self.group, handle, seconds)
         return await (recalling if self._trace is None else self._trace.recall(handle, recalling))

@@ -84,7 +84,7 @@ class Asker:
     async def ask(self, message: Message, timeout: float, queue: QueueTarget | None) -> MessageExt:
         """Send message and return the reply to it, within timeout seconds for both."""
         sender, instance = self._sender, self._instance
-        sender.check_open()
+        await sender.must_be_open()
         now = self._clock.monotonic()
         retries = sender.options.retry_times_when_send_failed
         waiting = instance.waiting_requests.expect(sender.group, timeout, now)

@@ -20,6 +20,8 @@ from operator import attrgetter, itemgetter
 from threading import get_ident
 from typing import TypeVar
 
+from anyio.lowlevel import checkpoint
+
 from rocketbox.client.api.send import send_result
 from rocketbox.client.api.stored_names import TOPIC_PROPERTIES
 from rocketbox.client.batches import Element, Part, parts_of
@@ -169,6 +171,15 @@ class Sender:
         self._instance.check_running(f"producer {self.group}")
         if not self.is_open:
             raise NotStartedError(f"producer {self.group}")
+
+    async def must_be_open(self) -> None:
+        """Raises as :meth:`check_open` does, but lets the loop go on before: who tries again without end must not hold
+        it up."""
+        try:
+            self.check_open()
+        except ClientStateError:
+            await checkpoint()
+            raise
 
     def request(self, message: Message) -> SendRequest:
         """A checked message with an id of its own. Raises InvalidMessageError."""

@@ -334,7 +334,7 @@ class Transactions:
     async def send_half(self, transaction: Transaction, timeout: float | None, queue: QueueTarget | None) -> SendResult:
         """Store a half message whose broker can ask this producer about it. Raises as a send does."""
         message = transaction.message
-        self._sender.check_open()
+        await self._sender.must_be_open()
         self._check(message)
         seconds = self._sender.options.send_message_timeout if timeout is None else timeout
         tries = Tries(self._instance.clock.monotonic(), seconds, 0)

@@ -326,13 +326,15 @@ class Harness:
         else:
             self._blocking.call(call)
 
-    def _let_time_pass(self, done: Callable[[], bool], give_up: Callable[[HarnessError], object]) -> None:
+    def _let_time_pass(
+        self, done: Callable[[], bool], give_up: Callable[[HarnessError], object]
+    ) -> Callable[[], object]:
         """Somebody waits for an answer whom no drain waits for: time goes on, if it must, until ``done()``.
 
-        ``give_up(error)`` is called where it cannot.
+        ``give_up(error)`` is called where it cannot. What is returned is called when nobody waits any more.
         """
         if not self.is_virtual:
-            return  # it goes on by itself
+            return lambda: None  # it goes on by itself
 
         async def pass_time() -> None:
             try:
@@ -341,7 +343,7 @@ class Harness:
             except HarnessError as error:
                 give_up(error)
 
-        self._turns.start(pass_time(), "time of a send")
+        return self._turns.start(pass_time(), "time of a send").cancel
 
     def _converter(self) -> MessageConverter:
         return self.app.get(MessageConverter) if self._runs else self._default_converter  # type: ignore[type-abstract]

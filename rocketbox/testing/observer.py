@@ -69,7 +69,7 @@ class Observer:
         turns: LoopTurns,
         retries_of: Callable[[str, str | None], int | None],
         converter: Callable[[], MessageConverter],
-        while_sending: Callable[[Callable[[], bool], Callable[[HarnessError], object]], object],
+        while_sending: Callable[[Callable[[], bool], Callable[[HarnessError], object]], Callable[[], object]],
         was_asked_for: Callable[[BaseException], bool],
         plain: Callable[[str | None, str], str] = lambda cluster, name: name,
     ) -> None:
@@ -235,11 +235,12 @@ class Observer:
         task = self._turns.current_task()
         with anyio.CancelScope() as scope:
             self.under_way.sending[scope] = task
-            self._while_sending(lambda: ended, give_up)
+            time_is_over = self._while_sending(lambda: ended, give_up)
             try:
                 return await send
             finally:
                 ended = True
+                time_is_over()  # who sends without end would have very many pass it, one after the other
                 del self.under_way.sending[scope]
         assert why is not None
         raise why

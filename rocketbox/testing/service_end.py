@@ -10,8 +10,8 @@ It is asked to stop, as in production, and whoever waits in real time has some f
     threads              that handlers have started, and for which the loop or the process would wait at its end, have
                          the patience of the harness. Who goes on then is told
 
-A coroutine that goes on behind that is ended by force, and one that catches even that is left where it stands. Both
-are named: nothing of them comes into the next test, or keeps the event loop from being closed.
+A coroutine that goes on behind that is ended by force, also one that catches whatever is raised in it. They are
+named: nothing of them comes into the next test, or keeps the event loop from being closed.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class ServiceEnd:
         self._is_own_loop = is_own_loop
         self._patience = pace.patience
         self._longest = LONGEST_STOP if isinstance(pace, Pace) else LONGEST_REAL_STOP
-        self._forced: dict[str, str] = {}  # what, and where it was
-        self._left_behind: dict[str, str] = {}
+        self._forced: dict[object, str] = {}  # what, and where it was, by its task
+        self._stubborn: dict[object, str] = {}
         self._late: list[HarnessError] = []
         self._is_cut_off = False
         self.errors: list[HarnessError] = []
@@ -108,7 +108,7 @@ class ServiceEnd:
             self._cut_off()
             await self._until(stopped)
         await self._force(lambda: self._told(self._own_tasks()))
-        is_known = self._late or self._forced or self._left_behind
+        is_known = self._late or self._forced or self._stubborn
         if started and not is_known and (not stopped() or self._host.cancelled()):
             self._late.append(StuckError([f"the stop of {self._name}"], self._patience))
         await self._end_tasks()
@@ -126,9 +126,9 @@ class ServiceEnd:
             )
         self.errors += self._late
         self._tell_of(
-            self._left_behind,
-            "left where it stands, for it catches whatever ends it",
-            "it catches whatever ends it, and was left where it stands",
+            self._stubborn,
+            "ended by force, for it catches whatever ends it",
+            "it catches whatever ends it, and was ended by force",
             "write 'except Exception:' there in place of 'except:' or 'except BaseException:'",
         )
         self._tell_of(
@@ -140,10 +140,10 @@ class ServiceEnd:
         for error in self._late:
             self._seen.note(f"at the end: {error}")
 
-    def _tell_of(self, found: Mapping[str, str], noted: str, fault: str, mend: str) -> None:
+    def _tell_of(self, found: Mapping[object, str], noted: str, fault: str, mend: str) -> None:
         """Before all other errors."""
         if found:
-            told = _some([f"{what} at {where}" for what, where in found.items()])
+            told = _some(list(dict.fromkeys(found.values())))
             self._seen.note(f"{noted}: {told}")
             self.errors.insert(
                 0, HarnessError(f"{fault}: {told}. In production it would hold up the stop of the service: {mend}")
@@ -248,15 +248,17 @@ class ServiceEnd:
             is_last = number == MOST_ROUNDS_OF_FORCE - 1
             for each in going_on:
                 where = real_wait(each.task, each.awaited) or users_line(each.work) or "its own code"
+                told = f"{each.what} at {where}"
+                key = (each.task, where) if each.task is self._host else each.task  # that is at one hook after another
                 if is_last and each.task is not self._host:  # all at once, so that nobody begins another
                     leave_behind(each.task)
                     force = Force.IGNORED
                 else:
                     force = end_by_force(each.task, each.awaited, among, ended, closings, self._going.context_of)
                 if force is Force.IGNORED:
-                    self._left_behind.setdefault(each.what, self._forced.pop(each.what, where))
-                elif force is Force.TAKEN and each.what not in self._left_behind:
-                    self._forced.setdefault(each.what, where)
+                    self._stubborn.setdefault(key, self._forced.pop(key, told))
+                elif force is Force.TAKEN and key not in self._stubborn:
+                    self._forced.setdefault(key, told)
             with unheard_steps():
                 await self._pace.until(lambda: not left(), ROUND, quietly=True)
                 await self._turns.until_idle(FEW_TURNS, ROUND)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
-from rocketbox.client import CredentialsFile, MQClientInstance, Producer, ServiceState
+from rocketbox.client import CredentialsFile, MQClientInstance, Producer, SendContext, ServiceState
+from rocketbox.client.middleware import SendNext
 from rocketbox.errors import ClientStateError, CredentialsError, InvalidGroupError, NotStartedError
-from rocketbox.message import Message
+from rocketbox.message import Message, SendResult
 from tests.support.client.producing import producer_of
 from tests.support.client.scripted_cluster import ScriptedCluster
 from tests.support.clocks import VirtualClock, settle
@@ -37,6 +41,46 @@ async def test_a_producer_goes_through_apaches_states_with_its_client() -> None:
         with pytest.raises(NotStartedError, match="PG1 is not started; it was stopped, and stays so"):
             await producer.send(Message("T", b"late"))
         assert await producer.__aexit__(None, None, None) is None
+
+
+SENDS: dict[str, Callable[[Producer, Message], Awaitable[object]]] = {
+    "send": lambda producer, message: producer.send(message),
+    "send_one_way": lambda producer, message: producer.send_one_way(message),
+    "send_batch": lambda producer, message: producer.send_batch([message]),
+    "send_many": lambda producer, message: producer.send_many([message]),
+    "request": lambda producer, message: producer.request(message),
+    "recall": lambda producer, message: producer.recall("handle"),
+    "transaction": lambda producer, message: producer.transaction(message).__aenter__(),
+}
+
+
+@pytest.mark.parametrize("way", SENDS)
+@pytest.mark.parametrize("with_middleware", [False, True])
+async def test_who_tries_again_and_again_at_a_closed_producer_does_not_hold_up_the_loop(
+    way: str, with_middleware: bool
+) -> None:
+    async def middleware(context: SendContext, call_next: SendNext) -> SendResult | None:
+        return await call_next(context)
+
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        producer = producer_of(cluster, client={"send_middleware": (middleware,) if with_middleware else ()})
+        async with producer:
+            pass
+    refused = 0
+
+    async def try_again() -> None:
+        nonlocal refused
+        while refused < 1_000:
+            with suppress(ClientStateError):
+                await SENDS[way](producer, Message("T", b"late"))
+            refused += 1
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(try_again)
+        for _ in range(20):
+            await checkpoint()
+        assert refused < 100, "the others had their turns"
+        group.cancel_scope.cancel()
 
 
 async def test_a_start_that_failed_may_be_repeated(tmp_path: Path) -> None:

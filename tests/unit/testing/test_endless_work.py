@@ -197,6 +197,9 @@ STUBBORN = {
     "handler, in a group": HANDLER_THAT % "async with asyncio.TaskGroup() as group: group.create_task(swallow())",
     "handler, in anyio's": HANDLER_THAT % "async with anyio.create_task_group() as group: group.start_soon(swallow)",
     "handler, in a generator": GENERATOR + HANDLER_THAT % "async for _ in swallowing(): pass",
+    "handler, in a step of a generator": GENERATOR
+    + HANDLER_THAT % "await asyncio.create_task(swallowing().__anext__())",
+    "handler, in a shield of anyio's": HANDLER_THAT % "with anyio.CancelScope(shield=True): await swallow()",
     "handler, left": HANDLER_THAT % "stays.task = asyncio.create_task(swallow())",
 }
 
@@ -258,14 +261,58 @@ async def test_who_catches_whatever_ends_it_is_named_and_never_goes_on(
     with anyio.fail_after(240), pytest.raises(HarnessError, match=named) as told:
         async with Harness(shop.app, patience=0.05) as harness:
             await begin(harness, shop, who)
-    assert "ended by force" not in str(told.value)
-    assert "left where it stands" in harness.log
+    assert "went on although it was cancelled" not in str(told.value)
+    assert "ended by force, for it catches whatever ends it" in harness.log
     assert asyncio.all_tasks() == before
     rounds = shop.rounds
     async with Harness(service(HEAD, SETTINGS).app) as other:
         await other.drain()
         await other.advance("1m")
     assert shop.rounds == rounds
+
+
+ITSELF = """
+stubborn = True
+
+class Pool:
+    async def close(self) -> None:
+        %s
+
+%s
+async def stays()%s:
+    %s
+"""
+LOOP = """while stubborn:
+        try:
+            await asyncio.sleep(0.005)
+        except:
+            pass"""
+THEMSELVES = {
+    "startup hook": ("pass", "@app.on_startup", "", LOOP),
+    "shutdown hook": ("pass", "@app.on_shutdown", "", LOOP),
+    "background task": ("pass", "@app.background_task", "", LOOP),
+    "bean that is made": ("pass", "@bean", " -> Pool", f"{LOOP}\n    return Pool()"),
+    "bean that closes": (LOOP.replace("\n", "\n    "), "@bean", " -> Pool", "return Pool()"),
+    "bean that yields": ("pass", "@bean", " -> AsyncIterator[Pool]", f"yield Pool()\n    {LOOP}"),
+}
+
+
+@pytest.mark.parametrize("who", THEMSELVES)
+@pytest.mark.usefixtures("short_end")
+async def test_who_catches_whatever_ends_it_keeps_nothing_of_the_service(service: ServiceMaker, who: str) -> None:
+    """Not even where it is the very function that the service waits for."""
+    head = "from collections.abc import AsyncIterator\nfrom rocketbox import bean\n"
+    shop = service(head + HEAD + ITSELF % THEMSELVES[who], SETTINGS)
+    before = asyncio.all_tasks()
+    with anyio.fail_after(240), pytest.raises(Exception, match=r"nothing has gone on|catches whatever ends it") as told:
+        async with Harness(shop.app, patience=0.05):
+            pass
+    said = "\n".join([str(told.value), *getattr(told.value, "__notes__", ())])
+    assert re.search(r"it catches whatever ends it, and was ended by force: [^\n]* at \S*:\d+ in (stays|close)\.", said)
+    assert asyncio.all_tasks() == before
+    vars(shop)["stubborn"] = False
+    async with Harness(shop.app) as harness:
+        await harness.advance("1m")
 
 
 BEGINS_ANEW = """

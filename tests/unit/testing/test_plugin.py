@@ -422,7 +422,7 @@ def test_a_run_of_pytest_ends_although_a_handler_catches_whatever_ends_it(run: R
     done = run(CATCHES_ALL, "-k", "not trio", "-p", "no:unraisableexception")
     assert "2 failed" in done.stdout, done.stdout + done.stderr
     assert done.stdout.count("FAILED test_shop.py") == 2
-    assert done.stdout.count("catches whatever ends it, and was left where it stands: handler polls") >= 2
+    assert done.stdout.count("catches whatever ends it, and was ended by force: handler polls") >= 2
     assert "ignored" not in done.stderr
 
 
