@@ -173,11 +173,11 @@ class Sender:
             raise NotStartedError(f"producer {self.group}")
 
     async def must_be_open(self) -> None:
-        """Raises as :meth:`check_open` does, but lets the loop go on before: who tries again without end must not hold
-        it up."""
+        """Raises as :meth:`check_open` does; NotStartedError when the loop has gone on, for who tries again without end
+        must not hold it up."""
         try:
             self.check_open()
-        except ClientStateError:
+        except NotStartedError:
             await checkpoint()
             raise
 
