@@ -15,6 +15,7 @@ to a broker that cannot be reached goes to another one, or raises; a silent brok
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from operator import attrgetter, itemgetter
 from threading import get_ident
@@ -178,7 +179,8 @@ class Sender:
         try:
             self.check_open()
         except NotStartedError:
-            await checkpoint()
+            with suppress(RuntimeError):  # where no loop runs
+                await checkpoint()
             raise
 
     def request(self, message: Message) -> SendRequest:

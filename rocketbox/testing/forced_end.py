@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from contextvars import Context
 from dataclasses import dataclass
 from enum import Enum, auto
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from rocketbox.testing.loop_turns import (
@@ -29,12 +29,13 @@ from rocketbox.testing.loop_turns import (
     tasks_waited_for,
     with_contexts,
 )
-from rocketbox.testing.raised_within import raise_within
+from rocketbox.testing.raised_within import raise_at
 
-__all__ = ["Force", "end_by_force", "leave_behind", "unheard_steps"]
+__all__ = ["Force", "ForcedEnd", "leave_behind", "unheard_steps"]
 
 MOST_CLOSINGS = 10  # of one task: it may try so often to do what it is closed in
 MOST_AWAITS = 100  # at which a generator is ended, one after the other: it may wait in a ``finally``
+MOST_LINES = 50  # at which one that catches all is tried to be ended
 STEP_OF_A_DONE_TASK = "_step(): already done"
 
 
@@ -46,47 +47,95 @@ class Force(Enum):
     IGNORED = auto()  # by something inside of it, which catches whatever is raised
 
 
-def end_by_force(
-    task: asyncio.Task[Any],
-    awaited: Any,
-    among: Container[asyncio.Task[Any]],
-    ended: set[asyncio.Task[Any]],
-    closings: Counter[asyncio.Task[Any]],
-    context_of: Callable[[asyncio.Task[Any]], Context],
-) -> Force:
-    """End what a task is at, or what those are at that it waits for.
+class ForcedEnd:
+    """Ends what goes on, in one round after the other. ``context_of(task)`` is the context that a task runs in."""
 
-    ``awaited`` is the coroutine that is looked at instead of the task's whole one. Tasks that are not ``among`` these
-    are somebody else's, and are left alone. ``ended`` are those that were ended so just before, and have not had a turn
-    of the loop since; who waits for them is left alone as well. ``closings`` counts how often each was ended so: one
-    that has gone on too often is broken off, or left behind.
-    ``context_of`` gives the context that a task runs in.
-    """
-    force = Force.NEEDLESS
-    for each, work in list(_innermost(task, awaited, among, ended, set())):
-        parts = _parts_of(each, work, context_of(each))
-        if not parts:
-            continue
-        ended.add(each)
-        closings[each] += 1
-        if force is Force.NEEDLESS and not is_in_thread_of_anyios(parts[0].code):
-            force = Force.TAKEN
-        with _as_task(each):
-            _close(parts)
-            going_on = [part for part in parts[1:] if part.is_suspended]
-            if closings[each] > MOST_CLOSINGS:
-                going_on += _parts_of(each, work, context_of(each))
-            for part in reversed(going_on):
-                if _break_off(part):
-                    force = Force.IGNORED
-        if closings[each] > MOST_CLOSINGS and parts[0].is_suspended:
-            leave_behind(each)
-        elif not parts[0].is_suspended and each.get_coro() in (parts[0].code, parts[0].step):
-            _count_as_cancelled(each)  # nothing of it is left
-        elif each is not task or awaited is None:
-            each.cancel()  # what it waits for may never come now
-            each.add_done_callback(_hear)
-    return force
+    def __init__(self, context_of: Callable[[asyncio.Task[Any]], Context]) -> None:
+        self._context_of = context_of
+        self._closings = Counter[asyncio.Task[Any]]()  # how often each was closed: one may be long in ending
+        self._lines: dict[CodeType, int] = {}  # of code that catches all: at the how-manieth line it ends; 0: at none
+
+    def end(
+        self,
+        task: asyncio.Task[Any],
+        awaited: Any,
+        among: Container[asyncio.Task[Any]],
+        ended: set[asyncio.Task[Any]],
+    ) -> Force:
+        """End what a task is at, or what those are at that it waits for.
+
+        ``awaited`` is the coroutine that is looked at instead of the task's whole one. Tasks that are not ``among``
+        these are somebody else's, and are left alone. ``ended`` are those that were ended so in this round, and have
+        not had a turn of the loop since; who waits for them is left alone as well.
+        """
+        force = Force.NEEDLESS
+        for each, parts in list(self._innermost(task, awaited, among, ended, set())):
+            outermost = parts[0]
+            ended.add(each)
+            self._closings[each] += 1
+            is_too_often = self._closings[each] > MOST_CLOSINGS
+            if force is Force.NEEDLESS and not is_in_thread_of_anyios(outermost.code):
+                force = Force.TAKEN
+            with _as_task(each):
+                _close(parts)
+                for part in (*([outermost] if is_too_often else []), *reversed(parts[1:])):
+                    if part.is_suspended and self._break_off(part):
+                        force = Force.IGNORED
+            if is_too_often and outermost.is_suspended:
+                leave_behind(each)
+            elif not outermost.is_suspended and each.get_coro() in (outermost.code, outermost.step):
+                _count_as_cancelled(each)  # nothing of it is left
+            elif each is not task or awaited is None:
+                each.cancel()  # what it waits for may never come now
+                each.add_done_callback(_hear)
+        return force
+
+    def _innermost(
+        self,
+        task: asyncio.Task[Any],
+        awaited: Any,
+        among: Container[asyncio.Task[Any]],
+        ended: set[asyncio.Task[Any]],
+        seen: set[asyncio.Task[Any]],
+    ) -> Iterator[tuple[asyncio.Task[Any], list[_Part]]]:
+        """The tasks with code of the user's own that wait for no other one of these, each with what it is at."""
+        if task in ended or task in seen:
+            return
+        seen.add(task)
+        work = task.get_coro() if awaited is None else awaited
+        found = False
+        for other in tasks_waited_for(task, work):
+            found = found or other in ended
+            for each in self._innermost(other, None, among, ended, seen) if other in among else ():
+                found = True
+                yield each
+        if not found and not task.done() and (parts := _parts_of(task, work, self._context_of(task))):
+            yield task, parts
+
+    def _break_off(self, part: _Part) -> bool:
+        """End what has ignored that, as far as it can be; whether it, or what it awaits meanwhile, catches whatever is
+        raised in it."""
+        if inspect.isasyncgen(part.code):  # the loop would ask it again to close itself, and say that it runs
+            getattr(asyncio.get_running_loop(), "_asyncgens", set()).discard(part.code)
+        code, is_stubborn = part.frame.f_code, False
+        known = self._lines.get(code)
+        for number in _numbers(known, at_lines=is_users_frame(part.frame)):
+            inner = list(_parts(part.code, part.context))[1:]
+            for each in reversed(inner):
+                if each.is_suspended and self._break_off(each):
+                    is_stubborn = True
+            if any(each.is_suspended for each in inner):
+                break  # nothing comes through to it
+            lines = _throw_at(number, part)
+            if not part.is_suspended:
+                if number:
+                    self._lines[code] = number
+                return is_stubborn or number > 0
+            if lines < number != known:
+                self._lines[code] = 0
+                break
+        _keep(part.code)
+        return True
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,31 +195,24 @@ def _close(parts: Sequence[_Part]) -> None:
             parts[0].context.run(parts[0].code.close)
 
 
-def _break_off(part: _Part) -> bool:
-    """End what has ignored that; whether it, or what it awaits meanwhile, catches whatever is raised in it."""
-    is_stubborn = False
+def _numbers(known: int | None, *, at_lines: bool) -> Sequence[int]:
+    """At which of its lines code is tried to be ended, one after the other; 0: plainly. One may be known to do."""
+    if known == 0:
+        return ()
+    lines = range(1, MOST_LINES + 1) if at_lines else ()
+    return (*[0] * MOST_CLOSINGS, *lines) if known is None else (known, *lines)
 
-    def throw(error: BaseException) -> None:
-        nonlocal is_stubborn
-        for inner in reversed(list(_parts(part.code, part.context))[1:]):
-            is_stubborn = _break_off(inner) or is_stubborn
-        for awaited in gc.get_referents(part.awaits):
-            if asyncio.isfuture(awaited):
-                awaited.add_done_callback(_hear)
-        part.throw(error)
 
-    for _ in range(MOST_CLOSINGS):
-        if not part.is_suspended:
-            return is_stubborn
-        with suppress(BaseException):
-            throw(GeneratorExit())
-    if not part.is_suspended:
-        return is_stubborn
-    if not is_users_frame(part.frame) or not raise_within(part.frame, throw, lambda: not part.is_suspended):
-        _keep(part.code)
-    if inspect.isasyncgen(part.code):  # the loop would ask it again to close itself, and say that it runs
-        getattr(asyncio.get_running_loop(), "_asyncgens", set()).discard(part.code)
-    return True
+def _throw_at(number: int, part: _Part) -> int:
+    """Throw an exception into it, and one more at the line that it comes to as so many; how many it has come to."""
+    for awaited in gc.get_referents(part.awaits):
+        if hasattr(awaited, "_children"):  # what asyncio.gather returns: nobody else hears of that
+            awaited.add_done_callback(_hear)
+    if number:
+        return raise_at(number, part.frame, part.throw)
+    with suppress(BaseException):
+        part.throw(GeneratorExit())
+    return 0
 
 
 def _keep(left: object) -> None:
@@ -214,28 +256,6 @@ def unheard_steps() -> Iterator[None]:
         yield
     finally:
         loop.set_exception_handler(before)
-
-
-def _innermost(
-    task: asyncio.Task[Any],
-    awaited: Any,
-    among: Container[asyncio.Task[Any]],
-    ended: set[asyncio.Task[Any]],
-    seen: set[asyncio.Task[Any]],
-) -> Iterator[tuple[asyncio.Task[Any], Any]]:
-    """The tasks that wait for no other one, each with what is looked at in it."""
-    if task in ended or task in seen:
-        return
-    seen.add(task)
-    work = task.get_coro() if awaited is None else awaited
-    found = False
-    for other in tasks_waited_for(task, work):
-        found = found or other in ended
-        for each in _innermost(other, None, among, ended, seen) if other in among else ():
-            found = True
-            yield each
-    if not found and not task.done():
-        yield task, work
 
 
 @contextmanager

@@ -55,7 +55,6 @@ __all__ = [
     "pools_waited_for",
     "real_wait",
     "tasks_waited_for",
-    "users_coroutine",
     "users_line",
     "waits_for_rocketbox",
     "with_contexts",
@@ -685,13 +684,6 @@ def pools_waited_for(awaited: Any) -> list[WorkerPool]:
 def users_line(awaited: Any) -> str | None:
     """Where the innermost code of the user's own is, among a coroutine and all that it awaits."""
     return next((_line_of(frame) for frame in reversed(frames_of(awaited)) if is_users_frame(frame)), None)
-
-
-def users_coroutine(awaited: Any) -> Coroutine[Any, Any, Any] | None:
-    """The outermost coroutine of the user's own among a coroutine and all that it awaits."""
-    return next(
-        (each for each, frame in awaited_by(awaited) if inspect.iscoroutine(each) and is_users_frame(frame)), None
-    )
 
 
 def line_of_thread(frame: FrameType | None) -> str:

@@ -10,34 +10,20 @@ Source: ``sys.settrace``, and "trace functions" in Python's data model; the same
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-__all__ = ["raise_within"]
-
-MOST_LINES = 50  # that are tried, one in each round of the loop
+__all__ = ["raise_at"]
 
 
-def raise_within(frame: FrameType, throw: Callable[[BaseException], object], has_ended: Callable[[], bool]) -> bool:
-    """End the code of a suspended frame; whether it has ended.
+def raise_at(number: int, frame: FrameType, throw: Callable[[BaseException], object]) -> int:
+    """Throw an exception into the code of a suspended frame, and one more before the line that it runs as the
+    ``number``-th then, counted from 1; how many lines it has run.
 
-    ``throw(error)`` raises in what the frame awaits, and runs it until it waits again.
+    ``throw(error)`` raises in what the frame awaits, and runs it until it waits again. What it raises nobody hears.
     """
-    for number in range(1, MOST_LINES + 1):
-        with _raising_at(number, frame) as lines, suppress(BaseException):  # what it raises nobody hears
-            throw(GeneratorExit())
-        if has_ended():
-            return True
-        if lines() < number:  # it waits again, and each of its lines is inside of the try
-            return False
-    return False
-
-
-@contextmanager
-def _raising_at(number: int, frame: FrameType) -> Iterator[Callable[[], int]]:
-    """Raise before the so-manieth line that a frame runs in this thread; how many it has run, is what is yielded."""
     lines = 0
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
@@ -48,13 +34,20 @@ def _raising_at(number: int, frame: FrameType) -> Iterator[Callable[[], int]]:
                 raise GeneratorExit
         return trace
 
+    # Who traces (a debugger, a measurement of coverage) counts calls and returns: all of them are here, in one frame.
     before, of_frame = sys.gettrace(), frame.f_trace
     if sys.version_info >= (3, 12):
         sys.monitoring.restart_events()  # a line that was come to when nobody traced any more is not told of again
     frame.f_trace = trace
-    sys.settrace(lambda frame, event, argument: None)  # of no other code
+    sys.settrace(_of_no_other_code)
     try:
-        yield lambda: lines
+        with suppress(BaseException):
+            throw(GeneratorExit())
     finally:
         sys.settrace(before)
         frame.f_trace = of_frame
+    return lines
+
+
+def _of_no_other_code(frame: FrameType, event: str, argument: Any) -> None:
+    return None

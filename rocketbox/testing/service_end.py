@@ -16,13 +16,12 @@ named: nothing of them comes into the next test, or keeps the event loop from be
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from rocketbox.testing.errors import HarnessError, StuckError, note
-from rocketbox.testing.forced_end import Force, end_by_force, leave_behind, unheard_steps
+from rocketbox.testing.forced_end import Force, ForcedEnd, leave_behind, unheard_steps
 from rocketbox.testing.loop_turns import LoopTurns, RealWait, ThreadCall, real_wait, users_line
 from rocketbox.testing.observer import Observer
 from rocketbox.testing.pace import Looks, Pace
@@ -239,7 +238,7 @@ class ServiceEnd:
         return done()
 
     async def _force(self, left: Callable[[], list[GoesOn]]) -> None:
-        closings = Counter[Any]()
+        forced = ForcedEnd(self._going.context_of)
         for number in range(MOST_ROUNDS_OF_FORCE):
             going_on, ended = left(), set[Any]()
             if not going_on:
@@ -254,7 +253,7 @@ class ServiceEnd:
                     leave_behind(each.task)
                     force = Force.IGNORED
                 else:
-                    force = end_by_force(each.task, each.awaited, among, ended, closings, self._going.context_of)
+                    force = forced.end(each.task, each.awaited, among, ended)
                 if force is Force.IGNORED:
                     self._stubborn.setdefault(key, self._forced.pop(key, told))
                 elif force is Force.TAKEN and key not in self._stubborn:

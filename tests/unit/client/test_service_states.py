@@ -8,6 +8,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
 from rocketbox.client import CredentialsFile, MQClientInstance, Producer, SendContext, ServiceState
@@ -81,6 +82,19 @@ async def test_who_tries_again_and_again_at_a_closed_producer_does_not_hold_up_t
             await checkpoint()
         assert refused < 100, "the others had their turns"
         group.cancel_scope.cancel()
+
+
+async def test_a_closed_producer_refuses_where_no_loop_runs_as_well() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        producer = producer_of(cluster)
+        async with producer:
+            pass
+
+    def send() -> None:
+        producer.send(Message("T", b"late")).send(None)
+
+    with pytest.raises(NotStartedError):
+        await to_thread.run_sync(send)
 
 
 async def test_a_start_that_failed_may_be_repeated(tmp_path: Path) -> None:

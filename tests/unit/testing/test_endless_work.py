@@ -212,19 +212,29 @@ async def begin(harness: Harness, shop: ModuleType, who: str, error: Exception |
         raise error
 
 
-@pytest.mark.parametrize("who", STUBBORN)
+A_TASK_OF_PYTHONS = "asyncio.gather(asyncio.sleep(0.005))"
+
+
+@pytest.mark.parametrize(
+    ("who", "awaits"),
+    [
+        *((who, "asyncio.sleep(0.005)") for who in STUBBORN),
+        *((who, A_TASK_OF_PYTHONS) for who in ("handler", "handler, left", "hook", "background task")),
+    ],
+)
 @pytest.mark.usefixtures("short_end")
 async def test_who_swallows_cancellations_at_the_end_is_named_and_the_service_ends(
-    service: ServiceMaker, who: str
+    service: ServiceMaker, who: str, awaits: str
 ) -> None:
     """The loop hears of nothing that is wrong: where anyio's plugin runs the tests, it would be their error."""
-    shop = service(HEAD + SWALLOWS % STUBBORN[who], SETTINGS)
+    shop = service(HEAD + SWALLOWS.replace("asyncio.sleep(0.005)", awaits) % STUBBORN[who], SETTINGS)
     before = asyncio.all_tasks()
     by = "(a hook or bean of shop|shop in the background: background task stays .*|(handler|task .*, which .*) .*)"
     with anyio.fail_after(240), pytest.raises(HarnessError, match=rf"ended by force: {by} at .* in swallow\.") as told:
         async with Harness(shop.app, patience=0.05) as harness:
             await begin(harness, shop, who)
     assert "None" not in str(told.value)
+    assert "catches whatever" not in str(told.value)
     assert told.value.__cause__ is None  # what came of the force says nothing
     assert asyncio.all_tasks() == before
 
@@ -341,6 +351,18 @@ async def parent() -> None:
 async def stays(item: str) -> None:
     stays.task = asyncio.create_task(parent())
 """
+NESTED = """
+async def nested(depth: int) -> None:
+    while True:
+        try:
+            await (nested(depth - 1) if depth else swallow())
+        except:
+            pass
+
+@rocketmq_listener(topic="orders", consumer_group="orders")
+async def stays(item: str) -> None:
+    await nested(7)
+"""
 PROTESTS = """
 @rocketmq_listener(topic="orders", consumer_group="orders")
 async def stays(item: str) -> None:
@@ -353,7 +375,7 @@ async def stays(item: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "code", [BEGINS_ANEW, POLITE_PARENT, PROTESTS], ids=["begins anew", "polite parent", "protests"]
+    "code", [BEGINS_ANEW, POLITE_PARENT, NESTED, PROTESTS], ids=["begins anew", "polite parent", "nested", "protests"]
 )
 @pytest.mark.usefixtures("short_end")
 async def test_who_is_around_what_catches_whatever_ends_it_has_its_own_end(service: ServiceMaker, code: str) -> None:

@@ -8,13 +8,15 @@ import asyncio
 import ctypes
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any
 
 import pytest
 
-from rocketbox.testing.raised_within import raise_within
+from rocketbox.testing import raised_within
+from rocketbox.testing.raised_within import raise_at
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 
@@ -103,9 +105,17 @@ def begun(work: Work) -> Coroutine[Any, Any, None]:
     return coroutine
 
 
+def has_ended(coroutine: Any) -> bool:
+    return inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
+
+
 def end(coroutine: Any) -> bool:
-    frame: FrameType = coroutine.cr_frame
-    return raise_within(frame, coroutine.throw, lambda: inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED)
+    """Try at its lines, one after the other, until it has ended, or has no more before it waits again."""
+    for number in range(1, 50):
+        lines = raise_at(number, coroutine.cr_frame, coroutine.throw)
+        if has_ended(coroutine) or lines < number:
+            break
+    return has_ended(coroutine)
 
 
 def keep(coroutine: object) -> None:
@@ -139,7 +149,6 @@ def test_where_each_line_is_inside_of_a_try_it_says_so() -> None:
     async def test() -> None:
         coroutine = begun(within_another_try)
         assert not end(coroutine)
-        assert inspect.getcoroutinestate(coroutine) == inspect.CORO_SUSPENDED
         keep(coroutine)
 
     asyncio.run(test())
@@ -183,3 +192,30 @@ def test_other_code_is_not_looked_at_and_who_traces_goes_on() -> None:
     finally:
         sys.settrace(before)
     assert traced == [None] * len(traced)
+
+
+@pytest.mark.parametrize("work", [passes, within_another_try])
+def test_who_traces_is_told_of_as_many_returns_as_calls(work: Work) -> None:
+    told: Counter[str] = Counter()
+    here = sys._getframe().f_code.co_filename
+    files = {here, raised_within.__file__}
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename not in files:
+            return None
+        told[event] += 1
+        return trace
+
+    async def test() -> None:
+        coroutine = begun(work)
+        sys.settrace(trace)
+        end(coroutine)
+        sys.settrace(None)
+        keep(coroutine)
+
+    before = sys.gettrace()
+    try:
+        asyncio.run(test())
+    finally:
+        sys.settrace(before)
+    assert told["call"] == told["return"] > 0
