@@ -37,6 +37,7 @@ MOST_CLOSINGS = 10  # of one task: it may try so often to do what it is closed i
 MOST_AWAITS = 100  # at which a generator is ended, one after the other: it may wait in a ``finally``
 MOST_LINES = 50  # at which one that catches all is tried to be ended
 STEP_OF_A_DONE_TASK = "_step(): already done"
+STEP_OF_A_CLOSED_ONE = "cannot reuse already awaited coroutine"
 
 
 class Force(Enum):
@@ -53,7 +54,8 @@ class ForcedEnd:
     def __init__(self, context_of: Callable[[asyncio.Task[Any]], Context]) -> None:
         self._context_of = context_of
         self._closings = Counter[asyncio.Task[Any]]()  # how often each was closed: one may be long in ending
-        self._lines: dict[CodeType, int] = {}  # of code that catches all: at the how-manieth line it ends; 0: at none
+        self._lines: dict[tuple[CodeType, int], int] = {}
+        """Code that catches all, and where it waits: at the how-manieth line from there it ends; 0: at none."""
 
     def end(
         self,
@@ -83,7 +85,7 @@ class ForcedEnd:
                         force = Force.IGNORED
             if is_too_often and outermost.is_suspended:
                 leave_behind(each)
-            elif not outermost.is_suspended and each.get_coro() in (outermost.code, outermost.step):
+            elif is_too_often and each.get_coro() in (outermost.code, outermost.step):
                 _count_as_cancelled(each)  # nothing of it is left
             elif each is not task or awaited is None:
                 each.cancel()  # what it waits for may never come now
@@ -117,22 +119,23 @@ class ForcedEnd:
         raised in it."""
         if inspect.isasyncgen(part.code):  # the loop would ask it again to close itself, and say that it runs
             getattr(asyncio.get_running_loop(), "_asyncgens", set()).discard(part.code)
-        code, is_stubborn = part.frame.f_code, False
-        known = self._lines.get(code)
-        for number in _numbers(known, at_lines=is_users_frame(part.frame)):
+        frame, is_stubborn = part.frame, False
+        known = self._lines.get((frame.f_code, frame.f_lasti))
+        for number in _numbers(known, at_lines=is_users_frame(frame)):
             inner = list(_parts(part.code, part.context))[1:]
             for each in reversed(inner):
                 if each.is_suspended and self._break_off(each):
                     is_stubborn = True
             if any(each.is_suspended for each in inner):
                 break  # nothing comes through to it
+            here = frame.f_code, frame.f_lasti
             lines = _throw_at(number, part)
             if not part.is_suspended:
                 if number:
-                    self._lines[code] = number
+                    self._lines[here] = number
                 return is_stubborn or number > 0
-            if lines < number != known:
-                self._lines[code] = 0
+            if number not in (0, known) and lines < number:  # it waits again, and all of its lines were tried
+                self._lines[here] = 0
                 break
         _keep(part.code)
         return True
@@ -238,13 +241,15 @@ def _count_as_cancelled(task: asyncio.Task[Any]) -> None:
 
 @contextmanager
 def unheard_steps() -> Iterator[None]:
-    """The loop says nothing of the step that a task had before it when it was left behind."""
+    """The loop says nothing of the step that a task had before it when it was left behind, or its coroutine closed."""
     loop = asyncio.get_running_loop()
     before = loop.get_exception_handler()
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if isinstance(error, asyncio.InvalidStateError) and STEP_OF_A_DONE_TASK in str(error):
+            return
+        if isinstance(error, RuntimeError) and str(error) == STEP_OF_A_CLOSED_ONE:
             return
         if before is None:
             loop.default_exception_handler(context)

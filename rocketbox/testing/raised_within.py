@@ -22,7 +22,8 @@ def raise_at(number: int, frame: FrameType, throw: Callable[[BaseException], obj
     """Throw an exception into the code of a suspended frame, and one more before the line that it runs as the
     ``number``-th then, counted from 1; how many lines it has run.
 
-    ``throw(error)`` raises in what the frame awaits, and runs it until it waits again. What it raises nobody hears.
+    ``throw(error)`` raises where the frame awaits something, which has come to its end itself, and runs it until it
+    waits again. What it raises nobody hears.
     """
     lines = 0
 

@@ -248,8 +248,9 @@ class ServiceEnd:
             for each in going_on:
                 where = real_wait(each.task, each.awaited) or users_line(each.work) or "its own code"
                 told = f"{each.what} at {where}"
-                key = (each.task, where) if each.task is self._host else each.task  # that is at one hook after another
-                if is_last and each.task is not self._host:  # all at once, so that nobody begins another
+                is_host = each.task is self._host  # it comes to one hook after another
+                key = (each.task, where.rpartition(" in ")[2]) if is_host else each.task
+                if is_last and not is_host:  # all at once, so that nobody begins another
                     leave_behind(each.task)
                     force = Force.IGNORED
                 else:

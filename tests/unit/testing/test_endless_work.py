@@ -239,6 +239,52 @@ async def test_who_swallows_cancellations_at_the_end_is_named_and_the_service_en
     assert asyncio.all_tasks() == before
 
 
+TRIES_AGAIN = """
+async def swallow_only() -> None:
+    while True:
+        begun.set()
+        try:
+            await asyncio.sleep(0.005)
+        except asyncio.CancelledError:
+            pass
+
+async def in_a_group() -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(swallow_only())
+
+tries = 0
+
+async def tries_again() -> None:
+    global tries
+    while True:
+        tries += 1
+        try:
+            await %s
+        except asyncio.CancelledError:
+            pass
+
+"""
+
+
+@pytest.mark.parametrize("who", ["background task", "hook", "handler", "handler, left"])
+@pytest.mark.parametrize("awaits", ["asyncio.create_task(swallow_only())", "in_a_group()"])
+@pytest.mark.usefixtures("short_end")
+async def test_who_tries_again_what_is_ended_by_force_is_ended_with_it(
+    service: ServiceMaker, who: str, awaits: str
+) -> None:
+    """Both swallow their cancellation, and nothing else."""
+    its = STUBBORN[who].replace("swallow()", "tries_again()")
+    shop = service(HEAD + "begun = asyncio.Event()" + TRIES_AGAIN % awaits + its, SETTINGS)
+    before = asyncio.all_tasks()
+    named = r"ended by force: .* in (tries_again|swallow_only|in_a_group)\."
+    with anyio.fail_after(240), pytest.raises(HarnessError, match=named) as told:
+        async with Harness(shop.app, patience=0.05) as harness:
+            await begin(harness, shop, who)
+    assert "catches whatever" not in str(told.value)
+    assert shop.tries <= 2
+    assert asyncio.all_tasks() == before
+
+
 SWALLOWS_ALL = """
 begun = asyncio.Event()
 rounds = 0
