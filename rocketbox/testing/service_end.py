@@ -35,7 +35,8 @@ LONGEST_STOP = 600.0  # seconds of virtual time in which a service stops, whatev
 LONGEST_REAL_STOP = 30.0  # seconds in which it stops on a real broker: a stop gives up after 20 s
 PAUSE = 0.005  # seconds of real time between two looks
 MOST_ROUNDS = 10  # of ending: who waited for what has ended may go on in spite of that, or begin something else
-MOST_ROUNDS_OF_FORCE = 25  # who waited for what is left behind may be such a one as well, and who begins it anew
+MOST_ROUNDS_OF_FORCE = 26  # who waited for what is ended so may be such a one as well
+ROUNDS_FROM_WITHIN = 13  # of these; then who begins anew what it waits for is ended before that
 ROUND = 1.0  # seconds of virtual time after each
 MOST_TOLD = 20  # of those that have gone on
 FEW_TURNS = 10  # of the loop, in which is called what waits for the end of a task
@@ -243,7 +244,8 @@ class ServiceEnd:
             going_on, ended = left(), set[Any]()
             if not going_on:
                 return
-            among, heard = {*self._going.tasks, *self._own_tasks()}, len(self._seen.of_hooks)
+            is_from_within, heard = number < ROUNDS_FROM_WITHIN, len(self._seen.of_hooks)
+            among = {*self._going.tasks, *self._own_tasks()} if is_from_within else set()
             is_last = number == MOST_ROUNDS_OF_FORCE - 1
             for each in going_on:
                 where = real_wait(each.task, each.awaited) or users_line(each.work) or "its own code"
@@ -254,7 +256,7 @@ class ServiceEnd:
                     leave_behind(each.task)
                     force = Force.IGNORED
                 else:
-                    force = forced.end(each.task, each.awaited, among, ended)
+                    force = forced.end(each.task, each.awaited, among, ended if is_from_within else set())
                 if force is Force.IGNORED:
                     self._stubborn.setdefault(key, self._forced.pop(key, told))
                 elif force is Force.TAKEN and key not in self._stubborn:
