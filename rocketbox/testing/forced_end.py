@@ -55,7 +55,7 @@ class ForcedEnd:
         self._context_of = context_of
         self._closings = Counter[asyncio.Task[Any]]()  # how often each was closed: one may be long in ending
         self._lines: dict[tuple[CodeType, int], int] = {}
-        """Code that catches all, and where it waits: at the how-manieth line from there it ends; 0: at none."""
+        """Of code that catches all, and where it waits: which line from there ends it, counted from 1; 0: none does."""
 
     def end(
         self,
@@ -207,7 +207,7 @@ def _numbers(known: int | None, *, at_lines: bool) -> Sequence[int]:
 
 
 def _throw_at(number: int, part: _Part) -> int:
-    """Throw an exception into it, and one more at the line that it comes to as so many; how many it has come to."""
+    """Throw an exception into it, and one more at that line, if it is not 0; how many lines it has come to then."""
     for awaited in gc.get_referents(part.awaits):
         if hasattr(awaited, "_children"):  # what asyncio.gather returns: nobody else hears of that
             awaited.add_done_callback(_hear)
@@ -231,6 +231,7 @@ def leave_behind(task: asyncio.Task[Any]) -> None:
 
 
 def _count_as_cancelled(task: asyncio.Task[Any]) -> None:
+    """For all who wait for it; what it waits for itself wakes it no more."""
     future: Any = getattr(task, "_fut_waiter", None)
     for callback, _ in list(getattr(future, "_callbacks", None) or ()):
         if any(other is task for other in gc.get_referents(callback)):
