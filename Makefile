@@ -70,7 +70,7 @@ mutants: $(STAMP) ## break one promise after the other and show which test notic
 simulate: $(STAMP) ## run clients and servers on virtual time, as seeds decide (SEEDS=100000)
 	@$(BIN)/python -m tests.simulation $(SEEDS) $(ARGS)
 
-soak: $(STAMP) ## run the harness's own tests 1,000 times, each time in another order (ARGS="--load 2"; it goes on where it was stopped; ARGS=kinds: 100,000 messages of each kind)
+soak: $(STAMP) ## run the harness's own tests 1,000 times, each time in another order (ARGS="--load 2 --stops"; it goes on where it was stopped; ARGS=kinds: 100,000 messages of each kind)
 	@$(BIN)/python -m tests.soak $(ARGS)
 
 clean: ## remove the environment and what runs have left

@@ -1,10 +1,12 @@
 """``make soak`` runs the tests of the harness 1,000 times: a harness that fails now and then is worse than none.
 
 Each run is a process of its own with a seed: the order of its tests, and of its hashes. ``--at-once 3`` has three of
-them run beside each other, and with ``--load 2`` two processes more keep two cores busy all the time. What was run
-stands in ``.rocketbox/soak/runs.jsonl``, so that the command goes on where it was stopped, and the output of a run that
-failed beside it; ``--seed 17`` runs one of them again. Tests that start pytest in a process of their own are in each
-tenth run: they take a third of the time, and little of it in the harness.
+them run beside each other, and with ``--load 2`` two processes more keep two cores busy all the time. ``--stops`` stops
+each of them for a moment now and then, as a machine does that has other things to do: a test that asks for something
+within some milliseconds fails there soon, and in one of hundreds of runs without it.
+What was run stands in ``.rocketbox/soak/runs.jsonl``, so that the command goes on where it was stopped, and the output
+of a run that failed beside it; ``--seed 17`` runs one of them again. Tests that start pytest in a process of their own
+are in each tenth run: they take a third of the time, and little of it in the harness.
 Status 1 when a run has failed.
 
 ``make soak ARGS=kinds`` sends 100,000 messages of each kind instead, and looks at tables and memory (``kinds``).
@@ -15,13 +17,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -36,6 +40,8 @@ HARNESS = ("tests/unit/testing",)
 IN_PROCESSES = "tests/unit/testing/test_plugin.py"
 EACH_SO_MANY = 10  # runs have these tests in one
 FOLDER = Path(".rocketbox/soak")
+GAPS = (0.05, 0.15)  # seconds between two stops, at most: a run has one of them
+STOPS = (0.03, 0.06, 0.15, 0.4)  # seconds of a stop, at most
 BUSY = """
 import os, sys, threading
 threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()  # its parent is gone
@@ -57,6 +63,8 @@ class Run:
     beside: int
     end: str
     """pytest's last line."""
+    stops: int = 0
+    """How often it was stopped and went on."""
 
 
 def main() -> int:
@@ -69,6 +77,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="this run alone, with its output")
     parser.add_argument("--load", type=int, default=0, help="processes beside it that keep a core busy each (0)")
     parser.add_argument("--at-once", type=int, default=1, help="how many run beside each other (1)")
+    parser.add_argument("--stops", action="store_true", help="stop them now and then for a moment, 0.4 s at most")
     parser.add_argument("--limit", type=float, default=900, help="seconds after which a run hangs (900)")
     parser.add_argument("--folder", type=Path, default=FOLDER, help=f"where runs are noted ({FOLDER})")
     arguments = parser.parse_args()
@@ -76,7 +85,7 @@ def main() -> int:
     tests = tuple(arguments.tests)
     with _busy(arguments.load):
         if arguments.seed is not None:
-            run, output = _run(arguments.seed, tests, arguments.load, arguments.limit)
+            run, output = _run(arguments.seed, tests, arguments.load, arguments.limit, arguments.stops)
             print(output)
             return not run.passed
         runs = _soak(
@@ -87,6 +96,7 @@ def main() -> int:
             arguments.load,
             arguments.limit,
             arguments.at_once,
+            arguments.stops,
         )
     failed = [run.seed for run in runs if not run.passed]
     told = f"failed: {', '.join(map(str, failed))}; their output is in {arguments.folder}" if failed else "0 failed"
@@ -95,7 +105,7 @@ def main() -> int:
 
 
 def _soak(
-    folder: Path, tests: tuple[str, ...], wanted: int, begin: int, load: int, limit: float, at_once: int
+    folder: Path, tests: tuple[str, ...], wanted: int, begin: int, load: int, limit: float, at_once: int, stops: bool
 ) -> list[Run]:
     """All runs of these tests, once there are so many; seeds count from ``begin`` on."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -107,13 +117,15 @@ def _soak(
     beside = load + at_once - 1
     with ThreadPoolExecutor(at_once) as pool:
         try:
-            for run, output in _as_they_end(pool, (partial(_run, seed, tests, beside, limit) for seed in seeds)):
+            waiting = (partial(_run, seed, tests, beside, limit, stops) for seed in seeds)
+            for run, output in _as_they_end(pool, waiting):
                 runs.append(run)
                 if not run.passed:
                     (folder / f"failed-{run.seed}.txt").write_text(output)
                 with file.open("a") as notes:
                     notes.write(json.dumps(asdict(run)) + "\n")
-                again = f"python -m tests.soak --seed {run.seed} --load {beside} {' '.join(tests)}"
+                options = f"--load {beside}{' --stops' * stops}"
+                again = f"python -m tests.soak --seed {run.seed} {options} {' '.join(tests)}"
                 said = "" if run.passed else f"FAILED, {again}: "
                 print(f"seed {run.seed}: {said}{run.end}, machine's load {run.load:.1f}", flush=True)
         except BaseException:
@@ -130,7 +142,7 @@ def _as_they_end(pool: ThreadPoolExecutor, runs: Iterator[Callable[[], tuple[Run
         yield ended.result()
 
 
-def _run(seed: int, tests: tuple[str, ...], beside: int, limit: float) -> tuple[Run, str]:
+def _run(seed: int, tests: tuple[str, ...], beside: int, limit: float, stops: bool) -> tuple[Run, str]:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.soak.order", *tests]
     if tests == HARNESS and seed % EACH_SO_MANY:
         command.append(f"--ignore={IN_PROCESSES}")
@@ -146,8 +158,12 @@ def _run(seed: int, tests: tuple[str, ...], beside: int, limit: float) -> tuple[
         start_new_session=True,
     ) as child:
         _children.add(child)
+        made: AbstractContextManager[list[float]] = nullcontext([])
+        if stops:
+            made = _stopped_now_and_then(child, seed)
         try:
-            output, _ = child.communicate(timeout=limit)
+            with made as stopped:
+                output, _ = child.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGABRT)  # with the stacks of all threads: pytest has faulthandler on
             output = child.communicate()[0] + f"\nit has not ended after {limit:g} s"
@@ -158,10 +174,35 @@ def _run(seed: int, tests: tuple[str, ...], beside: int, limit: float) -> tuple[
             _children.discard(child)
     end = (output.strip().splitlines() or [f"status {child.returncode}"])[-1]
     seconds = round(time.monotonic() - began, 1)
-    return Run(seed, tests, child.returncode == 0, seconds, os.getloadavg()[0], beside, end), output
+    passed, load = child.returncode == 0, os.getloadavg()[0]
+    return Run(seed, tests, passed, seconds, load, beside, end, len(stopped)), output
 
 
 _children: set[subprocess.Popen[str]] = set()  # of the runs that go on
+
+
+@contextmanager
+def _stopped_now_and_then(child: subprocess.Popen[str], seed: int) -> Iterator[list[float]]:
+    """Stop it for moments, until the block ends. Yields how long those were that there have been, in seconds."""
+    chance, ended, stops = random.Random(seed), threading.Event(), list[float]()
+    gap, longest = chance.choice(GAPS), chance.choice(STOPS)
+
+    def work() -> None:
+        while not ended.wait(chance.uniform(0.001, gap)):
+            stops.append(chance.uniform(0.005, longest))
+            child.send_signal(signal.SIGSTOP)
+            try:
+                ended.wait(stops[-1])
+            finally:
+                child.send_signal(signal.SIGCONT)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield stops
+    finally:
+        ended.set()
+        thread.join()
 
 
 @contextmanager
