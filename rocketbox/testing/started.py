@@ -43,6 +43,8 @@ class StartedThread:
 
     def __init__(self, thread: threading.Thread) -> None:
         self._thread = thread
+        self.has_begun = False
+        """``start()`` has returned. Before, Python may know the thread's number and not yet call it alive."""
         self.has_failed = False
         """It could not be started."""
 
@@ -66,7 +68,7 @@ class StartedThread:
 
     @property
     def goes_on(self) -> bool:
-        return not self.has_failed and (self._thread.ident is None or self._thread.is_alive())
+        return not self.has_failed and (not self.has_begun or self._thread.is_alive())
 
     @property
     def waits_for_loop(self) -> bool:
@@ -140,6 +142,8 @@ class _Taps:
                 if told is not None:
                     told.has_failed = True
                 raise
+            if told is not None:
+                told.has_begun = True
 
         @functools.wraps(submit)
         def submit_and_tell(

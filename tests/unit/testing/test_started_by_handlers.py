@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import ModuleType
@@ -208,6 +209,24 @@ async def test_threads_and_timers_of_a_handler_are_waited_for_while_time_stands_
         await harness.advance("5m")
         assert [(text, round((at - before).total_seconds())) for text, at in starts.seen] == [("a thread", 60)]
     assert (threading.Thread.start, threading.Thread.__init__, ThreadPoolExecutor.submit) == originals
+
+
+@pytest.mark.parametrize("way", ["a thread", "a thread of a thread", "a thread of a pool"])
+async def test_a_thread_that_is_just_beginning_is_waited_for(
+    starts: ModuleType, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Python knows its number before it says that the thread lives."""
+    tell_number = threading.Thread._set_native_id  # type: ignore[attr-defined]
+
+    def begin_slowly(thread: threading.Thread) -> None:
+        time.sleep(0.05)
+        tell_number(thread)
+
+    monkeypatch.setattr(threading.Thread, "_set_native_id", begin_slowly)
+    async with harness_of(starts, "blocks") as harness:
+        await harness.send("blocks", way)
+        await harness.drain()
+        assert starts.seen == [(way, harness.now)]
 
 
 GIVES_UP = """
