@@ -36,6 +36,7 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.0002, 0.01  # seconds of real time between two
 LONGEST_LOOK = 0.25  # seconds of real time that count between two looks
 FEWEST_LOOKS = 4  # in which nothing has gone on, whatever else the machine does meanwhile
 FEW_TURNS = 100  # of the loop, between two moves of time, when it moves whatever goes on
+FEWEST_STEPS = 10  # looks that have seen something go on, before it is called endless
 ENDLESS = 10  # times patience, in which something is always brought forward, or waited for, and no time moves
 NEVER_WAITS = "a task of this event loop never waits for anything, and runs again in each turn"
 
@@ -166,14 +167,15 @@ class Pace:
         most_turns = FEW_TURNS if self.regardless else MOST_TURNS
         looks, long_looks = Looks(turns.real_time, patience), Looks(turns.real_time, endless)
         quiet = changed = since = rested = 0.0  # the first two by looks, the others by long_looks
-        mark, pause, made = self._progress(), SHORTEST_PAUSE, 0
+        mark, pause, made, steps = self._progress(), SHORTEST_PAUSE, 0, 0
         first_seen: dict[object, float] = {}  # of each that is waited for
         while True:
             made += await turns.until_idle(most_turns, looks.longest)
             idle, progress = turns.is_idle, self._progress()
             now, long_now = looks.look(), long_looks.look()
-            if mark != progress:
-                mark, changed, quiet, pause = progress, now, now, SHORTEST_PAUSE
+            goes_on = mark != progress
+            if goes_on:
+                mark, changed, quiet, pause, steps = progress, now, now, SHORTEST_PAUSE, steps + 1
             if idle:
                 made, rested = 0, long_now
             elif made < most_turns and long_now - since < endless:
@@ -195,7 +197,8 @@ class Pace:
             if long_now - since > endless:
                 if now - changed > patience:
                     raise StuckError(told, now - changed)
-                raise EndlessError(self._latest() or told, long_now - since)
+                if goes_on and steps >= FEWEST_STEPS:  # and not what has just come to a stop, on a slow machine
+                    raise EndlessError(self._latest() or told, long_now - since)
             if idle:
                 if turns.time_stands_still:
                     raise FrozenTimeError(told)

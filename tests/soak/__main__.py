@@ -40,8 +40,8 @@ HARNESS = ("tests/unit/testing",)
 IN_PROCESSES = "tests/unit/testing/test_plugin.py"
 EACH_SO_MANY = 10  # runs have these tests in one
 FOLDER = Path(".rocketbox/soak")
-GAPS = (0.05, 0.15)  # seconds between two stops, at most: a run has one of them
-STOPS = (0.03, 0.06, 0.15, 0.4)  # seconds of a stop, at most
+STOPS = ((0.05, 0.03), (0.05, 0.15), (0.15, 0.06), (0.15, 0.4))
+"""Seconds between two stops, and of one, at most: a run has one of these."""
 BUSY = """
 import os, sys, threading
 threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()  # its parent is gone
@@ -185,7 +185,7 @@ _children: set[subprocess.Popen[str]] = set()  # of the runs that go on
 def _stopped_now_and_then(child: subprocess.Popen[str], seed: int) -> Iterator[list[float]]:
     """Stop it for moments, until the block ends. Yields how long those were that there have been, in seconds."""
     chance, ended, stops = random.Random(seed), threading.Event(), list[float]()
-    gap, longest = chance.choice(GAPS), chance.choice(STOPS)
+    gap, longest = chance.choice(STOPS)
 
     def work() -> None:
         while not ended.wait(chance.uniform(0.001, gap)):

@@ -14,6 +14,9 @@ import pytest
 
 from rocketbox.testing import Harness, HarnessError, Outcome, StuckError, pace
 from rocketbox.testing.errors import EndlessError, FrozenTimeError
+from rocketbox.testing.loop_turns import LoopTurns, RealWait
+from rocketbox.testing.pace import Pace
+from rocketbox.testing.virtual_clock import VirtualClock
 from tests.support.framework.services import ServiceMaker
 from tests.support.raised_in_threads import raised_in_a_thread
 
@@ -106,6 +109,38 @@ async def test_a_handler_that_polls_by_threads_or_tasks_is_named_and_so_ends_the
             with pytest.raises(StuckError, match=r"handler polls .*, for a message of orders waits at .* in polls"):
                 await harness.drain()
     assert not [task for task in asyncio.all_tasks() if "consumer" in task.get_name()]
+
+
+class HeldUp(LoopTurns):
+    """The machine has something else to do between two looks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds = 0.0
+
+    def real_time(self) -> float:
+        self.seconds += 0.3
+        return self.seconds
+
+
+@pytest.mark.parametrize(("steps", "error"), [(3, StuckError), (9, StuckError), (100, EndlessError)])
+async def test_what_has_come_to_a_stop_is_not_called_endless_however_slow_the_machine_is(
+    steps: int, error: type[StuckError]
+) -> None:
+    async def poll() -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    progress = iter(range(steps))
+    waits = [RealWait("handler polls", "service.py:1 in polls")]
+    looked_at = Pace(VirtualClock(0), HeldUp(), lambda: waits, lambda: next(progress, steps), list, 0.1)
+    polling = asyncio.create_task(poll())
+    try:
+        with pytest.raises(StuckError) as told:
+            await looked_at.settle()
+    finally:
+        polling.cancel()
+    assert type(told.value) is error
 
 
 HEARTBEAT = """
