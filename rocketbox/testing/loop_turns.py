@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sized
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context
+from math import inf
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, TypeVar
@@ -255,7 +256,7 @@ class LoopTurns:
         self._noted = _NextCalls(self.loop) if ready is None else None
         self._next: Sized = self._noted if ready is None else ready  # type: ignore[assignment]  # one of the two
 
-    async def until_idle(self, turns: int, seconds: float) -> int:
+    async def until_idle(self, turns: int, seconds: float = inf) -> int:
         """Return when nothing is left that the loop could run now, and after so many turns or seconds of real time; how
         many turns it were.
 
@@ -276,12 +277,14 @@ class LoopTurns:
         """Whether nothing is left that the loop could run now, beside who asks."""
         return not self._next
 
-    async def pause(self, seconds: float) -> None:
-        """Let real time pass."""
+    async def pause(self, seconds: float) -> float:
+        """Let real time pass; how much it was."""
+        began = self.real_time()
         if self.time_stands_still:
             threading.Event().wait(seconds)  # no timer of the loop would ever be due
             seconds = 0.0
         await self._real.sleep(seconds)
+        return self.real_time() - began
 
     def real_time(self) -> float:
         return self._real.monotonic()

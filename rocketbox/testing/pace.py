@@ -34,7 +34,8 @@ __all__ = ["BrokenOffError", "Looks", "Pace", "Waits"]
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.0002, 0.01  # seconds of real time between two looks
 LONGEST_LOOK = 0.25  # seconds of real time that count between two looks
-FEWEST_LOOKS = 4  # in which nothing has gone on, whatever else the machine does meanwhile
+FEWEST_LOOKS = 20  # in which nothing has gone on, whatever else the machine does meanwhile
+FEWEST_TURNS = 100  # of the loop, likewise, while it has something to run: a send alone takes some
 FEW_TURNS = 100  # of the loop, between two moves of time, when it moves whatever goes on
 FEWEST_STEPS = 10  # looks that have seen something go on, before it is called endless
 ENDLESS = 10  # times patience, in which something is always brought forward, or waited for, and no time moves
@@ -165,21 +166,23 @@ class Pace:
         turns, patience = self.turns, self.patience
         endless = max(ENDLESS * patience, busy_within)
         most_turns = FEW_TURNS if self.regardless else MOST_TURNS
-        looks, long_looks = Looks(turns.real_time, patience), Looks(turns.real_time, endless)
-        quiet = changed = since = rested = 0.0  # the first two by looks, the others by long_looks
-        mark, pause, made, steps = self._progress(), SHORTEST_PAUSE, 0, 0
+        looks = Looks(turns.real_time, patience)
+        quiet = changed = since = rested = now = 0.0  # when it was so last, by looks
+        mark, pause, paused, made, steps = self._progress(), SHORTEST_PAUSE, 0.0, 0, 0
         first_seen: dict[object, float] = {}  # of each that is waited for
         while True:
-            made += await turns.until_idle(most_turns, looks.longest)
+            turned = await turns.until_idle(most_turns, looks.longest)
             idle, progress = turns.is_idle, self._progress()
-            now, long_now = looks.look(), long_looks.look()
+            before, now = now, looks.look() if idle else looks.look_busy(turned)
+            since += min(paused, now - before)  # somebody's own work went on, which has an end by itself
+            made, paused = made + turned, 0.0
             goes_on = mark != progress
             if goes_on:
                 mark, changed, quiet, pause, steps = progress, now, now, SHORTEST_PAUSE, steps + 1
             if idle:
-                made, rested = 0, long_now
-            elif made < most_turns and long_now - since < endless:
-                if long_now - rested > ENDLESS * patience and done is not None and done():
+                made, rested = 0, now
+            elif made < most_turns and now - since < endless:
+                if now - rested > ENDLESS * patience and done is not None and done():
                     return True
                 quiet = now
                 continue  # it may come to rest soon
@@ -189,26 +192,26 @@ class Pace:
             if (idle and not waits) or self.regardless or is_done:
                 return is_done
             for wait in waits:
-                if wait.of is not None and long_now - first_seen.setdefault(wait.of, long_now) > endless:
-                    raise UnendingError([str(wait)], long_now - first_seen[wait.of])
+                if wait.of is not None and now - first_seen.setdefault(wait.of, now) > endless:
+                    raise UnendingError([str(wait)], now - first_seen[wait.of])
             told = [str(each) for each in waits] or [NEVER_WAITS]
             if now - quiet > patience:
                 raise StuckError(told, patience)
-            if long_now - since > endless:
+            if now - since > endless:
                 if now - changed > patience:
                     raise StuckError(told, now - changed)
                 if goes_on and steps >= FEWEST_STEPS:  # and not what has just come to a stop, on a slow machine
-                    raise EndlessError(self._latest() or told, long_now - since)
+                    raise EndlessError(self._latest() or told, now - since)
             if idle:
                 if turns.time_stands_still:
                     raise FrozenTimeError(told)
-                await turns.pause(pause)
-                since += long_looks.look() - long_now  # somebody's own work went on, which has an end by itself
-                pause = min(pause * 2, LONGEST_PAUSE)
+                paused = await turns.pause(pause)
+                pause = min(pause * 2, LONGEST_PAUSE, looks.longest)
 
 
 class Looks:
-    """Real time, as far as somebody has looked what goes on: of the time between two looks no more counts than so much.
+    """Real time, as far as somebody has looked what goes on: of the time between two looks no more counts than so much,
+    and than so much for each turn that a busy loop has made.
 
     For in the rest of it nobody could see whether anything did: a debugger has stopped the process, or the machine had
     no time for it. ``within`` is after how long something is given up. All are in seconds.
@@ -217,12 +220,20 @@ class Looks:
     def __init__(self, real_time: Callable[[], float], within: float) -> None:
         self.time = 0.0
         self.longest = min(LONGEST_LOOK, within / FEWEST_LOOKS)
+        self._turn = within / FEWEST_TURNS
         self._real_time = real_time
         self._last = real_time()
 
     def look(self) -> float:
         """What time it is now."""
+        return self._look(self.longest)
+
+    def look_busy(self, turns: int) -> float:
+        """What time it is when the loop still has something to run, after so many turns."""
+        return self._look(min(self.longest, turns * self._turn))
+
+    def _look(self, longest: float) -> float:
         now = self._real_time()
-        self.time += min(now - self._last, self.longest)
+        self.time += min(now - self._last, longest)
         self._last = now
         return self.time

@@ -201,7 +201,7 @@ class ServiceEnd:
             await self._end_timers()
 
     async def _end_timers(self) -> None:
-        await self._turns.until_idle(FEW_TURNS, ROUND)  # who waits for the end of what was cancelled is called
+        await self._turns.until_idle(FEW_TURNS)  # who waits for the end of what was cancelled is called
         self._going.cancel_timers()
 
     async def _cancel(self, tasks: Sequence[Any]) -> None:
@@ -235,7 +235,8 @@ class ServiceEnd:
         far."""
         looks = Looks(self._turns.real_time, patience)
         while not done() and looks.look() < patience:
-            await self._turns.pause(PAUSE)
+            await self._turns.until_idle(FEW_TURNS)
+            await self._turns.pause(min(PAUSE, looks.longest))
         return done()
 
     async def _force(self, left: Callable[[], list[GoesOn]]) -> None:
@@ -263,5 +264,5 @@ class ServiceEnd:
                     self._forced.setdefault(key, told)
             with unheard_steps():
                 await self._pace.until(lambda: not left(), ROUND, quietly=True)
-                await self._turns.until_idle(FEW_TURNS, ROUND)
+                await self._turns.until_idle(FEW_TURNS)
             del self._seen.of_hooks[heard:]  # how somebody fails who is ended so says nothing

@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from dataclasses import dataclass
+from math import inf
 from types import ModuleType
 
 import anyio
@@ -73,7 +74,7 @@ async def noise(template: RocketMQTemplate) -> None:
 async def test_a_background_task_that_sends_without_end_is_named(
     service: ServiceMaker, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "ENDLESS", 2)
+    monkeypatch.setattr(pace, "ENDLESS", 1)
     shop = service(HEAD + SENDS_ON % verb, SETTINGS)
     with anyio.fail_after(240), pytest.raises(StuckError, match=r"without end: .* sent to noise  1; .* wait between"):
         async with Harness(shop.app, patience=0.25) as harness:
@@ -123,7 +124,7 @@ class HeldUp(LoopTurns):
         return self.seconds
 
 
-@pytest.mark.parametrize(("steps", "error"), [(3, StuckError), (9, StuckError), (100, EndlessError)])
+@pytest.mark.parametrize(("steps", "error"), [(3, StuckError), (9, StuckError), (100_000, EndlessError)])
 async def test_what_has_come_to_a_stop_is_not_called_endless_however_slow_the_machine_is(
     steps: int, error: type[StuckError]
 ) -> None:
@@ -133,7 +134,7 @@ async def test_what_has_come_to_a_stop_is_not_called_endless_however_slow_the_ma
 
     progress = iter(range(steps))
     waits = [RealWait("handler polls", "service.py:1 in polls")]
-    looked_at = Pace(VirtualClock(0), HeldUp(), lambda: waits, lambda: next(progress, steps), list, 0.1)
+    looked_at = Pace(VirtualClock(0), HeldUp(), lambda: waits, lambda: next(progress, steps), list, 0.02)
     polling = asyncio.create_task(poll())
     try:
         with pytest.raises(StuckError) as told:
@@ -141,6 +142,58 @@ async def test_what_has_come_to_a_stop_is_not_called_endless_however_slow_the_ma
     finally:
         polling.cancel()
     assert type(told.value) is error
+
+
+class OneTurnALook(HeldUp):
+    """The machine is so slow that the loop makes one turn between two looks."""
+
+    async def until_idle(self, turns: int, seconds: float = inf) -> int:
+        return await super().until_idle(1, seconds)
+
+
+TURNS_OF_A_SEND = 25  # or less; between them nothing is seen of it
+
+
+@pytest.mark.parametrize(("sends", "error"), [(0, StuckError), (9, StuckError), (inf, EndlessError)])
+async def test_what_takes_some_turns_is_not_stuck_however_few_the_machine_makes(
+    sends: float, error: type[StuckError]
+) -> None:
+    sent = list[int]()
+
+    async def send() -> None:
+        while True:
+            for _ in range(TURNS_OF_A_SEND):
+                await asyncio.sleep(0)
+            if len(sent) < sends:
+                sent.append(1)
+
+    looked_at = Pace(VirtualClock(0), OneTurnALook(), list, lambda: len(sent), list, 0.1)
+    sending = asyncio.create_task(send())
+    try:
+        with pytest.raises(StuckError) as told:
+            await looked_at.settle()
+    finally:
+        sending.cancel()
+    assert type(told.value) is error
+    assert len(sent) >= min(sends, 10)
+
+
+async def test_what_comes_to_its_end_in_some_turns_does_so_however_few_the_machine_makes() -> None:
+    async def work() -> None:
+        for _ in range(5 * TURNS_OF_A_SEND):
+            await asyncio.sleep(0)
+
+    working = asyncio.create_task(work())
+    await Pace(VirtualClock(0), OneTurnALook(), list, int, list, 0.1).settle()
+    assert working.done()
+    await working
+
+
+async def test_what_is_over_after_some_looks_is_waited_for_however_slow_the_machine_is() -> None:
+    """A request to another service, say, whose answer comes in parts."""
+    left = [[RealWait("handler asks", "service.py:1 in asks")]] * 18
+    await Pace(VirtualClock(0), HeldUp(), lambda: left.pop() if left else [], int, list, 0.1).settle()
+    assert not left
 
 
 HEARTBEAT = """

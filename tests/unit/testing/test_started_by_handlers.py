@@ -230,7 +230,7 @@ async def test_a_thread_that_is_just_beginning_is_waited_for(
 
 
 GIVES_UP = """
-import asyncio, time
+import asyncio, threading, time
 import anyio
 from rocketbox import RocketBox, rocketmq_listener
 
@@ -239,14 +239,16 @@ seen = []
 
 @rocketmq_listener(topic="works", consumer_group="works")
 async def begin(text: str) -> None:
-    loop = asyncio.get_running_loop()
+    loop, given_up = asyncio.get_running_loop(), threading.Event()
     with anyio.CancelScope() as scope:
         def work():
             loop.call_soon_threadsafe(scope.cancel)  # what has not begun is never begun
+            given_up.wait()
             time.sleep(0.1)
             seen.append("done")
         await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
     seen.append("gave up")
+    given_up.set()
 """
 
 
