@@ -6,9 +6,11 @@ import asyncio
 import re
 import threading
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from math import inf
 from types import ModuleType
+from typing import Any
 
 import anyio
 import pytest
@@ -124,6 +126,17 @@ class HeldUp(LoopTurns):
         return self.seconds
 
 
+async def raised_beside(work: Coroutine[Any, Any, None], looked_at: Pace) -> type[StuckError]:
+    """What is raised in place of settling while that goes on."""
+    going_on = asyncio.create_task(work)
+    try:
+        with pytest.raises(StuckError) as told:
+            await looked_at.settle()
+    finally:
+        going_on.cancel()
+    return told.type
+
+
 @pytest.mark.parametrize(("steps", "error"), [(3, StuckError), (9, StuckError), (100_000, EndlessError)])
 async def test_what_has_come_to_a_stop_is_not_called_endless_however_slow_the_machine_is(
     steps: int, error: type[StuckError]
@@ -135,13 +148,7 @@ async def test_what_has_come_to_a_stop_is_not_called_endless_however_slow_the_ma
     progress = iter(range(steps))
     waits = [RealWait("handler polls", "service.py:1 in polls")]
     looked_at = Pace(VirtualClock(0), HeldUp(), lambda: waits, lambda: next(progress, steps), list, 0.02)
-    polling = asyncio.create_task(poll())
-    try:
-        with pytest.raises(StuckError) as told:
-            await looked_at.settle()
-    finally:
-        polling.cancel()
-    assert type(told.value) is error
+    assert await raised_beside(poll(), looked_at) is error
 
 
 class OneTurnALook(HeldUp):
@@ -168,13 +175,7 @@ async def test_what_takes_some_turns_is_not_stuck_however_few_the_machine_makes(
                 sent.append(1)
 
     looked_at = Pace(VirtualClock(0), OneTurnALook(), list, lambda: len(sent), list, 0.1)
-    sending = asyncio.create_task(send())
-    try:
-        with pytest.raises(StuckError) as told:
-            await looked_at.settle()
-    finally:
-        sending.cancel()
-    assert type(told.value) is error
+    assert await raised_beside(send(), looked_at) is error
     assert len(sent) >= min(sends, 10)
 
 
