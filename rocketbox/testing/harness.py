@@ -7,7 +7,7 @@ harness is asked: how it moves, and when it may, is told in ``pace``. What was s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -141,6 +141,7 @@ class Harness:
         self._host: Any = None
         self._blocking: BlockingHarness | None = None
         self._stop: anyio.Event
+        self._telling = ExitStack()  # of threads, until all has come to its end
         self._runs = self._over = False
         self._settings: list[Settings] = []  # of the service, from before anything of it runs
         self._how_to_start = HOW_TO_START
@@ -211,6 +212,7 @@ class Harness:
             self._seen.note(missed)
         reported.entered(self)
         going = self._seen.under_way
+        self._telling.enter_context(telling_of_threads(thread_started, submitted_to_pool, in_thread_of_pool))
         self._turns.watch(going.task_started, call_for_thread, going.called_in_thread, going.timer_set)
         self._host = self._turns.start(self._run(), f"a hook or bean of {self.app.name}")
         self._seen.under_way.others.append(self._host)
@@ -285,6 +287,7 @@ class Harness:
         finally:
             self._host.cancel()
             self._turns.unwatch()
+            self._telling.close()
             self._runs, self._over = False, True
             reported.left(self)
         return end
@@ -298,8 +301,7 @@ class Harness:
         config, profiles, settings, beans, hooks = self._launch
         said = Launch(config, profiles, (), settings, beans, hooks=hooks)
         in_service(self._seen.under_way)
-        telling = telling_of_threads(thread_started, submitted_to_pool, in_thread_of_pool)
-        with threads_in_use() as threads, telling:
+        with threads_in_use() as threads:
             self._seen.under_way.threads = threads
             try:
                 async with (

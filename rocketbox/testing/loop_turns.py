@@ -19,7 +19,7 @@ import sysconfig
 import threading
 from asyncio import runners, taskgroups
 from asyncio import tasks as asyncio_tasks
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sized
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence, Sized
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context
@@ -47,6 +47,7 @@ __all__ = [
     "awaited_by",
     "frames_of",
     "is_call_of_ours",
+    "is_of_library",
     "is_in_thread_of_anyios",
     "is_ours",
     "is_users_frame",
@@ -83,16 +84,30 @@ MOST_TURNS = 10_000  # of the loop, without rest, before one looks what goes on
 class RealWait:
     """Something that goes on in real time: what it is, and where it waits.
 
-    ``of`` is the same as long as it is one call, task or thread; None: several may follow each other.
+    ``of`` is the same as long as it is one call, task or thread; None: several may follow each other. ``root`` is the
+    call of a handler that it comes from, which is the same also where what that has started starts others in turn.
+    ``hint`` is what to do where it never ends.
     """
 
-    def __init__(self, what: str, where: str, of: object | None = None) -> None:
+    def __init__(
+        self, what: str, where: str, of: object | None = None, root: object | None = None, hint: str = ""
+    ) -> None:
         self.what = what
         self.where = where
         self.of = of
+        self.root = root
+        self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.what} waits at {self.where}" if self.where else self.what
+        told = f"{self.what} waits at {self.where}" if self.where else self.what
+        return f"{told} ({self.hint})" if self.hint else told
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # in a thread
+        return None
 
 
 class ThreadCall:
@@ -117,8 +132,8 @@ class ThreadCall:
         self._has_ended = False
         self.is_in_default_executor = False
         """Whether the loop waits for it when it is closed."""
-        self.task: asyncio.Task[Any] | None = None
-        """Which task has given it to the loop."""
+        self.task = _current_task()
+        """Which task has it called."""
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         with self._guard:
@@ -391,7 +406,6 @@ class LoopTurns:
                 return run_in_executor(executor, func, *args)
             call = for_thread(func)
             call.is_in_default_executor = executor is None
-            call.task = asyncio.current_task() if self.is_here() else None  # a thread may ask for it as well
             call.future = future = run_in_executor(executor, call, *args)
             in_thread(call)
             return future
@@ -506,8 +520,14 @@ def _real_wait(waiting: Any, awaited: Any, seen: set[int]) -> str | None:
         if frame.f_code.co_filename.startswith(OWN):
             return None
         if _is_users(frame.f_code.co_filename):
-            return _line_of(frame)
+            return _line_of(_users_own(frames, frame))
     return _line_of(frames[-1]) if frames else ""
+
+
+def _users_own(frames: Sequence[FrameType], innermost: FrameType) -> FrameType:
+    """The innermost that is of the user's own code, and not of a library that it calls; else that one."""
+    own = (frame for frame in reversed(frames[: frames.index(innermost) + 1]) if is_users_own_code(frame.f_code))
+    return next(own, innermost)
 
 
 def _goes_on_by_itself(frame: FrameType) -> bool:
@@ -635,6 +655,16 @@ def is_call_of_ours(task: Any, made_at: FrameType | None) -> bool:
             return is_users_frame(made_at)
         made_at = made_at.f_back
     return True
+
+
+def is_of_library(task: Any) -> bool:
+    """Whether a task runs code of a library, and none of the user's own."""
+    frames = frames_of(task.get_coro())
+    return (
+        bool(frames)
+        and SITE in frames[0].f_code.co_filename
+        and not any(is_users_own_code(frame.f_code) for frame in frames)
+    )
 
 
 def _work_of(task: Any) -> Any:

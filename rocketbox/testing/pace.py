@@ -39,6 +39,7 @@ FEWEST_TURNS = 100  # of the loop, likewise, while it has something to run: a se
 FEW_TURNS = 100  # of the loop, between two moves of time, when it moves whatever goes on
 FEWEST_STEPS = 10  # looks that have seen something go on, before it is called endless
 ENDLESS = 10  # times patience, in which something is always brought forward, or waited for, and no time moves
+LONGEST = 3  # times as long as that, where much of it is real time that what goes on takes
 NEVER_WAITS = "a task of this event loop never waits for anything, and runs again in each turn"
 
 Done = Callable[[], bool]
@@ -165,16 +166,17 @@ class Pace:
         """Whether it is ``done()`` now."""
         turns, patience = self.turns, self.patience
         endless = max(ENDLESS * patience, busy_within)
+        longest = LONGEST * endless
         most_turns = FEW_TURNS if self.regardless else MOST_TURNS
         looks = Looks(turns.real_time, patience)
         quiet = changed = since = rested = now = 0.0  # when it was so last, by looks
         mark, pause, paused, made, steps = self._progress(), SHORTEST_PAUSE, 0.0, 0, 0
-        first_seen: dict[object, float] = {}  # of each that is waited for
+        first_seen: dict[object, float] = {}  # of each that is waited for, and of what it comes from
         while True:
             turned = await turns.until_idle(most_turns, looks.longest)
             idle, progress = turns.is_idle, self._progress()
             before, now = now, looks.look() if idle else looks.look_busy(turned)
-            since += min(paused, now - before)  # somebody's own work went on, which has an end by itself
+            since += min(paused, now - before)  # somebody's own work went on, which mostly has an end by itself
             made, paused = made + turned, 0.0
             goes_on = mark != progress
             if goes_on:
@@ -192,8 +194,9 @@ class Pace:
             if (idle and not waits) or self.regardless or is_done:
                 return is_done
             for wait in waits:
-                if wait.of is not None and now - first_seen.setdefault(wait.of, now) > endless:
-                    raise UnendingError([str(wait)], now - first_seen[wait.of])
+                for each in (wait.of, wait.root):
+                    if each is not None and now - first_seen.setdefault(each, now) > endless:
+                        raise UnendingError([str(wait)], now - first_seen[each])
             told = [str(each) for each in waits] or [NEVER_WAITS]
             if now - quiet > patience:
                 raise StuckError(told, patience)
@@ -202,6 +205,8 @@ class Pace:
                     raise StuckError(told, now - changed)
                 if goes_on and steps >= FEWEST_STEPS:  # and not what has just come to a stop, on a slow machine
                     raise EndlessError(self._latest() or told, now - since)
+            if now > longest and goes_on:
+                raise EndlessError(self._latest() or told, now)
             if idle:
                 if turns.time_stands_still:
                     raise FrozenTimeError(told)

@@ -25,7 +25,7 @@ class Work:
     """A task, or a coroutine that is awaited in one: what it is, and who, where others wait for it.
 
     ``of`` is the call or task, the same for as long as it goes on. ``may_hold``: it is code of the service that has
-    begun, and not what waits for the next time to begin.
+    begun, and not what waits for the next time to begin. ``root`` is the call of a handler that has started it.
     """
 
     task: Any
@@ -34,6 +34,7 @@ class Work:
     who: str
     of: object
     may_hold: bool = True
+    root: object | None = None
 
 
 def is_held_by(others: Iterable[Any], task: Any, awaited: Awaitable[Any] | None) -> bool:

@@ -215,10 +215,10 @@ class ServiceEnd:
         await self._force(lambda: self._told(left()))
 
     async def _end_threads(self, patience: float) -> None:
-        given = {each.of for each in self._going.in_threads_of_loop}  # who polls by them gives others meanwhile
+        given = {each.of for each in self._going.in_threads_of_service}  # who polls by them gives others meanwhile
 
         def left() -> list[RealWait]:
-            of_service = [each for each in self._going.in_threads_of_loop if each.of in given]
+            of_service = [each for each in self._going.in_threads_of_service if each.of in given]
             return [*self._going.threads_left, *of_service]
 
         if not await self._in_real_time(lambda: not left(), patience):

@@ -56,15 +56,9 @@ class StartedThread:
     @staticmethod
     def is_meant(thread: threading.Thread, starter: FrameType) -> bool:
         """Whether it is one that comes to an end, of the user's own code, or given by it what it is to run."""
-        if isinstance(thread, threading.Timer):
-            runs: Any = thread.function
-        elif type(thread).run is threading.Thread.run:
-            runs = getattr(thread, "_target", None)
-        else:
-            runs = thread.run
         if thread.daemon and not getattr(thread, INHERITED, False):
             return False
-        return is_users_own(runs) or (type(thread) is threading.Thread and is_users_own_code(starter.f_code))
+        return is_users_own(_run_by(thread)) or (type(thread) is threading.Thread and is_users_own_code(starter.f_code))
 
     @property
     def goes_on(self) -> bool:
@@ -77,8 +71,16 @@ class StartedThread:
 
     @property
     def line(self) -> str:
-        """Where it is."""
-        return line_of_thread(sys._current_frames().get(self._thread.ident or 0))
+        """Where it is; of a ``threading.Timer`` whose time has not come, what that calls."""
+        line = line_of_thread(sys._current_frames().get(self._thread.ident or 0))
+        return place_of(_run_by(self._thread)) if not line and isinstance(self._thread, threading.Timer) else line
+
+
+def _run_by(thread: threading.Thread) -> Any:
+    """What a thread runs; None where that has ended."""
+    if isinstance(thread, threading.Timer):
+        return thread.function
+    return getattr(thread, "_target", None) if type(thread).run is threading.Thread.run else thread.run
 
 
 class TimerCall:

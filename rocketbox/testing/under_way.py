@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from rocketbox.blocking import BorrowedThreads, WorkerPool
 from rocketbox.testing.loop_turns import (
     RealWait,
     ThreadCall,
     is_call_of_ours,
+    is_of_library,
     is_ours,
     is_users_own,
     is_users_own_code,
@@ -104,7 +105,7 @@ class UnderWay:
         self._running: dict[Call, _Running] = {}
         self._asked: dict[Any, tuple[str, object]] = {}  # transaction listeners, by the task that asks one
         self._left: set[_Running] = set()  # calls that have ended, and tasks of theirs have not; scheduled functions
-        self._in_threads_of_loop = WeakSet[ThreadCall]()  # what hooks and background tasks have given to these
+        self._in_threads_of_service = set[ref[ThreadCall]]()  # a plain set, for threads add to it as well
 
     @property
     def running(self) -> list[Call]:
@@ -211,8 +212,12 @@ class UnderWay:
         one, or by a hook or a background task."""
         if (running := self._in_call_of) is not None:
             running.threads.add(call)
-        elif self.is_in_service() and call.is_in_default_executor:
-            self._in_threads_of_loop.add(call)
+        elif self.is_in_service():
+            self.called_by_service(call)
+
+    def called_by_service(self, call: ThreadCall) -> None:
+        """A hook or a background task has given a call to a thread. Any thread."""
+        self._in_threads_of_service.add(ref(call, self._in_threads_of_service.discard))
 
     def timer_set(self, function: Callable[..., object]) -> TimerCall | None:
         """A timer of the loop is to call a function: what it calls instead, where a handler has set it."""
@@ -263,12 +268,13 @@ class UnderWay:
         ]
 
     @property
-    def in_threads_of_loop(self) -> list[RealWait]:
-        """What hooks and background tasks have given to the loop's own threads, for which it waits at its end."""
+    def in_threads_of_service(self) -> list[RealWait]:
+        """What hooks and background tasks have given to threads of the loop, of anyio's and of pools: the loop or the
+        process waits for it at its end."""
         return [
             RealWait(f"a thread that {OF_SERVICE} has started{_in_task(call.task)}", call.line, call)
-            for call in list(self._in_threads_of_loop)
-            if call.goes_on
+            for each in list(self._in_threads_of_service)
+            if (call := each()) is not None and call.goes_on
         ]
 
     def leave_threads_of_handlers(self) -> None:
@@ -321,8 +327,10 @@ class UnderWay:
         for work, where in waits:
             if where is not None and not is_held_by(in_virtual_time, work.task, work.awaited):
                 holder, time_moves = holder_of(work, works)
+                if not holder:
+                    holder, time_moves = holder_of(work, self._works_of_service(works))
                 if not time_moves:
-                    yield RealWait(work.what, where + holder, work.of)
+                    yield RealWait(work.what, where + holder, work.of, work.root, _hint_for(work))
         for running in at_work:
             for call in list(running.threads):
                 if not call.waits_for_loop:
@@ -333,6 +341,12 @@ class UnderWay:
                 lines = [line for each in threads.busy_threads if (line := line_of_thread(frames.get(each)))]
                 yield RealWait(f"a thread of {threads.name}", ", ".join(lines))
 
+    def _works_of_service(self, known: Sequence[Work]) -> list[Work]:
+        """Hooks, background tasks and tasks of theirs, which nobody waits for."""
+        waited_for = {work.task for work in known}
+        left = [task for task in self.tasks if not task.done() and task not in waited_for]
+        return [Work(task, None, told, told, task) for task in left for told in [f"task {_name_of(task)}"]]
+
     def _works(self, at_work: Sequence[_Running]) -> Iterator[Work]:
         """All that somebody waits for, each task once."""
         for running in at_work:
@@ -342,7 +356,8 @@ class UnderWay:
             if call is not None and not running.ended:
                 yield Work(running.task, running.awaited, told, told, running)
             for task in running.started:
-                yield Work(task, None, _task_of(task, running.who), f"task {_name_of(task)} of {told}", task)
+                who = f"task {_name_of(task)} of {told}"
+                yield Work(task, None, _task_of(task, running.who), who, task, root=running)
         for task, (what, asking) in self._asked.items():
             yield Work(task, None, what, what, asking)
         others = dict.fromkeys([*self.others, *self.ending()])
@@ -357,7 +372,14 @@ class UnderWay:
 
 def _wait_of(call: ThreadCall | StartedThread | TimerCall, running: _Running) -> RealWait:
     began = "set" if isinstance(call, TimerCall) else "started"
-    return RealWait(f"{call.what} that {running.who} has {began}", call.line, call)
+    return RealWait(f"{call.what} that {running.who} has {began}", call.line, call, running)
+
+
+def _hint_for(work: Work) -> str:
+    """What to do about a task that may be there to stay: a library keeps it as long as its client lives."""
+    if work.awaited is not None or not is_of_library(work.task):
+        return ""
+    return "it is code of a library: if its client keeps it, have a bean or a startup hook open that client"
 
 
 def _name_of(task: Any) -> str:
@@ -398,11 +420,12 @@ def thread_started(thread: threading.Thread, starter: FrameType) -> StartedThrea
 
 
 def submitted_to_pool(function: Callable[..., Any], who: FrameType) -> ThreadCall | None:
-    """A function is given to a pool of threads: what is called instead, where a handler gives it.
+    """A function is given to a pool of threads: what is called instead, where the service gives it.
 
     It, or who gives it, is the user's own: what a library gives to a pool of its own may be there to stay.
     """
-    is_meant = _call.get() is not None and (is_users_own(function) or is_users_own_code(who.f_code))
+    is_of_service = _call.get() is not None or _service.get() is not None
+    is_meant = is_of_service and (is_users_own(function) or is_users_own_code(who.f_code))
     return call_for_thread(function) if is_meant else None
 
 
@@ -426,3 +449,5 @@ def in_thread_of_pool(call: ThreadCall) -> None:
     """A pool has it."""
     if (running := _call.get()) is not None:
         running.threads.add(call)
+    elif (under_way := _service.get()) is not None:
+        under_way.called_by_service(call)

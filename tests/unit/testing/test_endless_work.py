@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 from rocketbox.testing import Harness, HarnessError, Outcome, StuckError, pace
-from rocketbox.testing.errors import EndlessError, FrozenTimeError
+from rocketbox.testing.errors import EndlessError, FrozenTimeError, UnendingError
 from rocketbox.testing.loop_turns import LoopTurns, RealWait
 from rocketbox.testing.pace import Pace
 from rocketbox.testing.virtual_clock import VirtualClock
@@ -114,6 +114,53 @@ async def test_a_handler_that_polls_by_threads_or_tasks_is_named_and_so_ends_the
     assert not [task for task in asyncio.all_tasks() if "consumer" in task.get_name()]
 
 
+BEGINS_ITSELF_ANEW = """
+release, begun = threading.Event(), threading.Event()
+
+@rocketmq_listener(topic="orders", consumer_group="orders")
+async def starts(item: str) -> None:
+    again()
+
+def again():
+    begun.set()
+    if not release.is_set():
+        %s
+"""
+CHAINS = {
+    "timer": ("asyncio.get_running_loop().call_later(0.005, again)", r"a timer that handler starts \S+ has set"),
+    "task": ("asyncio.create_task(asyncio.sleep(0.005)).add_done_callback(lambda task: again())", "task .*starts"),
+    "thread": ("threading.Timer(0.005, again).start()", r"a thread that handler starts \S+ has started"),
+}
+
+
+@pytest.mark.parametrize("kind", CHAINS)
+def test_what_a_handler_starts_and_begins_itself_anew_without_end_is_named(service: ServiceMaker, kind: str) -> None:
+    step, named = CHAINS[kind]
+    shop = service(HEAD + BEGINS_ITSELF_ANEW % step, SETTINGS)
+
+    def test() -> None:
+        with Harness(shop.app, patience=0.05) as harness:
+            harness.blocking.send("orders", "cup")
+            harness.blocking.drain()
+
+    error = raised_in_a_thread(test, shop.release)
+    assert isinstance(error, UnendingError)
+    assert re.search(named, str(error))
+
+
+def test_a_thread_that_starts_the_next_without_end_is_named_at_the_end(service: ServiceMaker) -> None:
+    shop = service(HEAD + BEGINS_ITSELF_ANEW % CHAINS["thread"][0], SETTINGS)
+
+    def test() -> None:
+        with Harness(shop.app, patience=0.2) as harness:
+            harness.blocking.send("orders", "cup")
+            shop.begun.wait(60)
+
+    error = raised_in_a_thread(test, shop.release)
+    assert isinstance(error, StuckError)
+    assert re.search(rf"{CHAINS['thread'][1]} waits at ", str(error))
+
+
 class HeldUp(LoopTurns):
     """The machine has something else to do between two looks."""
 
@@ -149,6 +196,23 @@ async def test_what_has_come_to_a_stop_is_not_called_endless_however_slow_the_ma
     waits = [RealWait("handler polls", "service.py:1 in polls")]
     looked_at = Pace(VirtualClock(0), HeldUp(), lambda: waits, lambda: next(progress, steps), list, 0.02)
     assert await raised_beside(poll(), looked_at) is error
+
+
+async def test_what_is_brought_forward_in_real_time_without_end_is_named_as_that() -> None:
+    looks = 0
+
+    def progress() -> int:
+        nonlocal looks
+        looks += 1
+        assert looks < 5_000, "it is never given up"
+        return looks
+
+    def waits() -> list[RealWait]:  # of one message after the other
+        return [RealWait("handler pong", "service.py:1 in pong", of=object(), root=object())]
+
+    looked_at = Pace(VirtualClock(0), HeldUp(), waits, progress, lambda: ["a ball"], 0.02)
+    with pytest.raises(EndlessError, match=r"without end: .* a ball"):
+        await looked_at.settle()
 
 
 class OneTurnALook(HeldUp):
@@ -1056,6 +1120,7 @@ async def test_what_one_task_does_one_after_the_other_may_take_longer_than_a_sin
     service: ServiceMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pace, "ENDLESS", 1)
+    monkeypatch.setattr(pace, "LONGEST", 30)
     shop = service(HEAD + ONE_AFTER_THE_OTHER, SETTINGS)
     async with Harness(shop.app, patience=1) as harness:
         for number in range(12):

@@ -26,6 +26,7 @@ HEAD = """
 import asyncio
 import contextvars
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import anyio
 from rocketbox import RocketBox, rocketmq_listener
@@ -110,7 +111,7 @@ async def test_of_many_that_were_ended_by_force_the_first_are_named(service: Ser
     assert all(task.done() for task in shop.seen)
 
 
-STAYS_IN_A_THREAD_OF_THE_LOOP = {
+STAYS_IN_A_THREAD = {
     "background task": """
 @app.background_task
 async def feed() -> None:
@@ -123,12 +124,32 @@ async def feed() -> None:
     asyncio.get_running_loop().run_in_executor(None, release.wait)
     begun.set()
 """,
+    "background task in a thread of anyio's": """
+@app.background_task
+async def feed() -> None:
+    begun.set()
+    await anyio.to_thread.run_sync(release.wait, abandon_on_cancel=True)
+""",
+    "background task in a pool": """
+@app.background_task
+async def feed() -> None:
+    begun.set()
+    await asyncio.get_running_loop().run_in_executor(ThreadPoolExecutor(1), release.wait)
+""",
+    "hook in a pool": """
+@app.on_startup
+async def feed() -> None:
+    ThreadPoolExecutor(1).submit(release.wait)
+    begun.set()
+""",
 }
 
 
-@pytest.mark.parametrize("who", STAYS_IN_A_THREAD_OF_THE_LOOP)
-def test_who_keeps_the_loop_from_being_closed_is_named_and_the_harness_ends(service: ServiceMaker, who: str) -> None:
-    shop = service(HEAD + STAYS_IN_A_THREAD_OF_THE_LOOP[who], SETTINGS)
+@pytest.mark.parametrize("who", STAYS_IN_A_THREAD)
+def test_who_keeps_the_loop_or_the_process_from_ending_is_named_and_the_harness_ends(
+    service: ServiceMaker, who: str
+) -> None:
+    shop = service(HEAD + STAYS_IN_A_THREAD[who], SETTINGS)
 
     def test() -> None:
         with Harness(shop.app, patience=0.2):
@@ -136,7 +157,7 @@ def test_who_keeps_the_loop_from_being_closed_is_named_and_the_harness_ends(serv
 
     error = raised_in_a_thread(test, shop.release)
     assert isinstance(error, StuckError)
-    by = {"background task": "shop in the background: background task feed", "hook": "a hook or bean of shop"}[who]
+    by = "shop in the background: background task feed" if who.startswith("background") else "a hook or bean of shop"
     assert f"a thread that a hook or a background task has started in task '{by}" in str(error)
     assert error.__notes__ == [
         "The end of the event loop, or of the process, waits for it: have the stop let it return"
@@ -151,7 +172,7 @@ async def let_go() -> None:
 
 
 async def test_a_thread_of_the_loop_that_returns_at_the_stop_is_waited_for(service: ServiceMaker) -> None:
-    shop = service(HEAD + STAYS_IN_A_THREAD_OF_THE_LOOP["background task"] + LETS_GO_AT_THE_STOP, SETTINGS)
+    shop = service(HEAD + STAYS_IN_A_THREAD["background task"] + LETS_GO_AT_THE_STOP, SETTINGS)
     async with Harness(shop.app):
         await hear(shop.begun)
 
@@ -526,7 +547,7 @@ async def test_what_background_tasks_have_raised_is_raised_by_fresh(service: Ser
 
 
 async def test_an_end_that_fails_tells_what_handlers_had_raised(service: ServiceMaker) -> None:
-    hangs = STAYS_IN_A_THREAD_OF_THE_LOOP["background task"]
+    hangs = STAYS_IN_A_THREAD["background task"]
     shop = service(HEAD + FAILS + hangs, SETTINGS)
 
     async def test() -> None:

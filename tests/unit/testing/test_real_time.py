@@ -544,6 +544,77 @@ async def test_who_waits_for_a_lock_is_told_with_who_has_it(kind: str, service: 
         assert module.seen == ["had it"]
 
 
+CALLS_A_LIBRARY = """
+import asyncio
+from rocketbox import RocketBox, rocketmq_listener
+
+LIBRARY = '''
+import asyncio
+
+async def keepalive(release):
+    await release.wait()
+
+async def connect(release):
+    return asyncio.create_task(keepalive(release), name="keepalive")
+
+async def ask(release):
+    await release.wait()
+'''
+library = {}
+exec(compile(LIBRARY, "/venv/lib/site-packages/feed/client.py", "exec"), library)
+app = RocketBox("calls", scan=[__name__])
+release, kept = asyncio.Event(), []
+
+@rocketmq_listener(topic="keeps", consumer_group="keeps")
+async def keeps(item: str) -> None:
+    kept.append(await library["connect"](release))
+
+@rocketmq_listener(topic="asks", consumer_group="asks")
+async def asks(item: str) -> None:
+    await library["ask"](release)
+"""
+
+
+async def test_what_waits_in_a_library_is_told_by_the_users_own_line_and_what_a_library_keeps_with_what_to_do(
+    service: ServiceMaker,
+) -> None:
+    module = service(CALLS_A_LIBRARY, SETTINGS)
+    async with Harness(module.app, patience=0.2) as harness:
+        await harness.send("keeps", "a")
+        told = r"task 'keepalive', which handler keeps .* waits at /venv/.*client.py:5 in keepalive \(it is code"
+        with pytest.raises(StuckError, match=told):
+            await harness.drain()
+        module.release.set()
+        await harness.drain()
+        module.release.clear()
+        await harness.send("asks", "b")
+        with pytest.raises(
+            StuckError, match=rf"handler asks .* waits at {re.escape(str(module.__file__))}:\d+ in asks\. "
+        ):
+            await harness.drain()
+        module.release.set()
+        await harness.drain()
+
+
+HOLDS_IN_THE_BACKGROUND = """
+@app.background_task
+async def keeps() -> None:
+    async with locks["lock"]:
+        await release.wait()
+"""
+
+
+async def test_who_waits_for_a_lock_is_told_of_a_background_task_that_has_it(service: ServiceMaker) -> None:
+    module = service(SHARED + HOLDS_IN_THE_BACKGROUND, SETTINGS)
+    async with Harness(module.app, patience=0.2) as harness:
+        await harness.send("waits", "lock")
+        with pytest.raises(StuckError, match=r"for the Lock that task '.*background task keeps \S+ has entered"):
+            await harness.drain()
+        module.release.set()
+        await harness.drain()
+        assert module.seen == ["had it"]
+
+
 async def test_a_handler_that_waits_for_a_lock_which_it_has_is_told_so(service: ServiceMaker) -> None:
     module = service(SHARED, SETTINGS)
     async with Harness(module.app, patience=0.2) as harness:
