@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -409,25 +410,46 @@ class Harness:
         """Have the broker deliver a message once more, as it may at any time: to all groups that take its topic.
 
         It is the same message with the same id, at a further place of its queue; :meth:`drain` has it handled. Of the
-        call of a batch each message is.
+        call of a batch each message is. One that waits for its time can be delivered again when it was delivered.
+        Raises HarnessError for what is no message, and for one that the broker does not have.
         """
         self._check_awaited("redeliver")
-        cluster, stored = self._stored(message)
+        cluster, stored = await self._stored(message)
         for each in stored:
             self._in_world.redeliver(cluster, message.group if isinstance(message, Call) else None, each)
             self._seen.note(f"delivered again: {each.topic}  {shown(each.received_body)}")
         await self._pace.settle()
 
-    def _stored(self, message: Call | MessageExt | Sent) -> tuple[str | None, tuple[MessageExt, ...]]:
+    async def _stored(self, message: Call | MessageExt | Sent) -> tuple[str | None, tuple[MessageExt, ...]]:
         if isinstance(message, Call):
             return message.cluster, message.messages
         if isinstance(message, MessageExt):
             return self._seen.cluster_of(message), (message,)
+        if not isinstance(message, Sent):
+            raise HarnessError(
+                f"redeliver is given a {type(message).__qualname__}, and not one message: write "
+                "harness.calls(handler)[0], harness.sent(topic)[0], or a message of a call, call.messages[0]; of "
+                "several, each by itself"
+            )
         if message.result is None:
-            raise HarnessError("a message that was sent one-way has no place that is known: take its call, calls(...)")
-        found = self._in_world.stored(message.cluster, message.result.queue, message.result.queue_offset)
-        if found is None or message.waits:
-            raise HarnessError(f"{message} is not delivered yet: take its call, calls(...), when it is")
+            raise HarnessError(
+                f"{message} was sent one-way (or a middleware lost the answer), so that its id is not known: take its "
+                "call, harness.calls(handler)[0]"
+            )
+        find = partial(self._in_world.stored, message.cluster, message.result.topic, message.result.msg_id)
+        found = await find()
+        if found is None:
+            await self._pace.settle()  # a broker is told the end of a transaction, and who tells waits for no answer
+            found = await find()
+        if found is None and message.waits:
+            raise HarnessError(
+                f"{message} is not delivered yet, or was recalled: await harness.advance(...) until it is delivered"
+            )
+        if found is None:
+            raise HarnessError(
+                f"the broker has no message {message.result.msg_id} in topic {message.result.topic} ({message}): take "
+                "its call, harness.calls(handler)[0]"
+            )
         return message.cluster, (found,)
 
     # --- the service -------------------------------------------------------------------------------------------------

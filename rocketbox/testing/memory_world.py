@@ -18,7 +18,7 @@ from rocketbox.broker.property_text import remove_properties
 from rocketbox.broker.unparking import record_of
 from rocketbox.embedded import EmbeddedOptions
 from rocketbox.local_servers import LocalServers
-from rocketbox.message import MessageExt, MessageQueue
+from rocketbox.message import MessageExt, MessageQueue, Property
 from rocketbox.protocol.stored_message import decode_message
 from rocketbox.remoting.network import without_tcp
 from rocketbox.storage.memory_storage import MemoryStorage
@@ -184,13 +184,19 @@ class MemoryWorld:
         text = remove_properties(message.raw_properties, (b"__CRC32#",))
         topic = self._listened.namespace_of(cluster, group).wrap(message.topic)
         again = record_of(message, topic, message.queue_id, text, 0)
-        self._running(cluster).broker.store.put(again)
+        self._running(cluster).broker.store.put(replace(again, body=message.received_body))
 
-    def stored(self, cluster: str | None, queue: MessageQueue, offset: int) -> MessageExt | None:
-        """The message at a place; None where there is none."""
-        topic = self._listened.namespace_of(cluster).wrap(queue.topic)
-        found = self._running(cluster).broker.store.get(topic, queue.queue_id, offset, 1).records
-        return decode_message(found[0])[0] if found else None
+    async def stored(self, cluster: str | None, topic: str, msg_id: str) -> MessageExt | None:
+        """The message of a topic to which its sender has given that id; None where there is none, or not yet.
+
+        It is not looked for where the answer to its send says: that is where it waits, for its time or for the end of
+        its transaction, which is a place of another topic.
+        """
+        wrapped = self._listened.namespace_of(cluster).wrap(topic)
+        store = self._running(cluster).broker.store
+        found = await store.query_keys(wrapped, msg_id, store.options.max_msgs_num_batch, 0, self.clock.time_ms())
+        messages = (decode_message(record)[0] for record in reversed(found.records))  # the one that came first
+        return next((each for each in messages if each.properties.get(Property.UNIQ_KEY) == msg_id), None)
 
     def _running(self, name: str | None) -> MemoryCluster:
         cluster = self._cluster(name)

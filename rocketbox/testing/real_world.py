@@ -385,7 +385,7 @@ class RealWorld:
         """Refused."""
         raise _cannot("a message is delivered again by a broker in memory alone")
 
-    def stored(self, cluster: str | None, queue: MessageQueue, offset: int) -> MessageExt | None:
+    async def stored(self, cluster: str | None, topic: str, msg_id: str) -> MessageExt | None:
         """Refused."""
         raise _cannot("a message is delivered again by a broker in memory alone")
 
