@@ -26,6 +26,7 @@ from rocketbox.boot.settings import Settings
 from rocketbox.clock import RealClock
 from rocketbox.durations import parse_duration
 from rocketbox.errors import NotStartedError
+from rocketbox.listeners.container_state import ContainerStatus
 from rocketbox.message import MessageExt, MessageQueue, SendResult
 from rocketbox.safe_repr import also_when_unmade
 from rocketbox.template import CodecMessageConverter, MessageConverter, RocketMQTemplate
@@ -64,6 +65,7 @@ LONGEST_PATIENCE = 1e9  # the same, for who never gives up
 AFTER_FAULTS = 60.0  # seconds of virtual time after which clients have got over a fault
 LONGEST_DRAIN = 3600.0  # seconds of virtual time in which handlers that wait for it come to an end
 LONGEST_START = 3600.0  # seconds of virtual time in which the service starts
+FROZEN = "frozen by a test"  # why a group is paused
 HOW_TO_START = "use it inside 'async with', or inside 'with' in a plain function"
 
 
@@ -485,7 +487,8 @@ class Harness:
     def freeze(self, group: str, *, cluster: str | None = None) -> AbstractContextManager[object]:
         """Let a group take nothing inside of the block: what is sent meanwhile waits at the broker.
 
-        It begins with the call. Without ``with`` it holds until :meth:`fresh` or the end.
+        It begins with the call. Without ``with`` it holds until :meth:`fresh` or the end. A group that the service has
+        paused itself, before or meanwhile, stays paused then.
         """
         self._check_running()
         container = self._listening(group, cluster)
@@ -494,11 +497,13 @@ class Harness:
 
         def freeze() -> None:
             holding.add(hold)
-            container.pause("frozen by a test")
+            if container.state().status is ContainerStatus.RUNNING:
+                container.pause(FROZEN)
 
         def let_go() -> None:
             holding.discard(hold)
-            if not holding:
+            state = container.state()
+            if not holding and state.status is ContainerStatus.PAUSED and state.reason == FROZEN:
                 container.resume()
 
         self._in_loop(freeze)

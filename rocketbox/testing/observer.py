@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import fields
 from math import inf
 from typing import Protocol
 
@@ -198,7 +199,7 @@ class Observer:
         return result
 
     def _has_sent(self, cluster: str | None, message: Message, result: SendResult | None) -> None:
-        sent = Sent(message, result, self._clock.passed, self._converter(), cluster)
+        sent = Sent(_as_it_is(message), result, self._clock.passed, self._converter(), cluster)
         self.sent.append(sent)
         self.note(f"sent to {_of(cluster)}{sent}")
 
@@ -207,6 +208,7 @@ class Observer:
     ) -> None:
         """What is sent in a transaction is sent when that is committed, by its end or because the broker asked."""
         self.note(f"a transaction to {_of(cluster)}{message.topic} has begun")
+        message = _as_it_is(message)
         committed = False
 
         def told(state: LocalTransactionState) -> None:
@@ -362,6 +364,12 @@ class Observer:
         letter = DeadLetter(group, message, why, attempts, self._converter(), cluster)
         self.dead.append(letter)
         self.note(f"{_of(cluster)}{letter}")
+
+
+def _as_it_is(message: Message) -> Message:
+    """A copy of a message, which its sender may change and send again."""
+    values = {each.name: getattr(message, each.name) for each in fields(Message)}
+    return Message(**{**values, "keys": tuple(message.keys), "properties": dict(message.properties)})
 
 
 def _is_stopped(error: BaseException) -> bool:

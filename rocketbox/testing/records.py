@@ -63,7 +63,7 @@ class LogEntry:
 class Sent:
     """A message that was sent: by a handler, a ``@send_to``, the test or anybody else in the service.
 
-    ``cluster`` is None for the main one.
+    ``message`` is a copy of what was sent, as it was then. ``cluster`` is None for the main one.
     """
 
     message: Message

@@ -702,3 +702,30 @@ async def test_what_a_handler_would_wait_for_its_own_end_by_is_refused(
         with pytest.raises(HarnessError, match=rf"harness.{verb}\(\) is awaited inside of handler pay"):
             await harness.drain()
         assert harness.now == before
+
+
+async def test_a_group_that_the_service_has_paused_stays_so_when_a_freeze_ends(
+    payments: ModuleType, harness_of: Callable[..., Harness]
+) -> None:
+    async with harness_of() as harness:
+        container = harness.app.listeners["payer"]
+        container.pause("closed for today")
+        with harness.freeze("payer"), harness.freeze("payer"):
+            pass
+        harness.freeze("payer")
+        await harness.fresh()
+        with harness.freeze("payer"):
+            await harness.send("payments", payments.Payment(number=1))
+        await harness.drain()
+        assert (harness.calls("pay"), container.state().reason) == ([], "closed for today")
+        container.resume()
+        with harness.freeze("payer"):
+            container.pause("closed meanwhile")
+        await harness.drain()
+        assert container.state().reason == "closed meanwhile"
+        container.resume()
+        await harness.drain()
+        with harness.freeze("payer"):
+            assert container.state().reason == "frozen by a test"
+        await harness.drain()
+        assert len(harness.calls("pay")) == 1

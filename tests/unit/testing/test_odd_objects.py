@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rocketbox import Message
 from rocketbox.testing import Harness, Outcome
 from tests.support.framework.services import ServiceMaker
 
@@ -172,3 +173,32 @@ async def test_a_thread_that_is_said_to_be_a_daemon_after_it_was_made_is_not_wai
     async with Harness(shop.app, patience=1) as harness:
         await harness.send("threads", "cup")
         await harness.drain()
+
+
+TRANSACTIONS = """
+from rocketbox import LocalTransactionState, rocketmq_transaction_listener
+
+@rocketmq_transaction_listener(topic="orders")
+async def was_ordered(item: str) -> LocalTransactionState:
+    return LocalTransactionState.COMMIT
+"""
+
+
+async def test_a_message_that_is_changed_and_sent_again_is_seen_as_it_was_each_time(service: ServiceMaker) -> None:
+    shop = service(HEAD + TRANSACTIONS, SETTINGS)
+    async with Harness(shop.app) as harness:
+        keys, properties = ["k"], {"try": "1"}
+        message = Message("orders", b"cup", keys=keys, properties=properties)
+        await harness.template.send("orders", message)
+        keys.append("2")
+        properties["try"] = "2"
+        await harness.template.send_batch("orders", [message])
+        keys.append("3")
+        properties["try"] = "3"
+        async with harness.template.transaction("orders", message):
+            keys.append("4")
+            properties["try"] = "4"
+        sent = harness.sent("orders")
+        assert [each.headers["try"] for each in sent] == ["1", "2", "3"]
+        assert [each.keys for each in sent] == [("k",), ("k", "2"), ("k", "2", "3")]
+        assert str(sent[0]) == "orders keys k try=1  cup"
