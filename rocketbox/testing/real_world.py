@@ -178,6 +178,8 @@ class RealWorld:
         self._admins: dict[tuple[str, User], Admin] = {}  # by the name of a cluster, and who asks
         self.offsets_before: dict[tuple[str, str | None, MessageQueue], int] = {}
         """Where its groups begin, by group and its cluster: behind what earlier runs have left."""
+        self._ends: dict[tuple[str, str | None, MessageQueue], int] = {}
+        """How far their queues go, as the servers have said last."""
 
     def begin(self, seen: Observer, patience: float) -> None:
         """``seen`` is who sees what is done, ``patience`` seconds in which nothing goes on."""
@@ -306,18 +308,22 @@ class RealWorld:
 
     async def _left_for(self, container: ListenerContainer) -> list[str]:
         """What a group has not consumed, or cannot yet; one that is paused on purpose has nothing to do."""
-        if container.state().status is not ContainerStatus.RUNNING:
+        status = container.state().status
+        if status is ContainerStatus.STOPPED:
             return []
         group, admin = container.group, self._admin(container.cluster, container.group)
         state = container.consumer.state()
         at = {each.queue: each.commit_offset for each in state.queues}
+        if status is ContainerStatus.PAUSED:
+            await self.ends(container.cluster, group, at)
+            return []
         left = [f"group {group} waits for topic {topic}" for topic in state.topics_without_route]
         for topic in container.plan.topics:
             if topic not in state.topics_without_route:
                 missing = [queue for queue in await admin.queues(topic) if queue not in at]
                 left += [f"group {group} does not have queue {_named(queue)} yet" for queue in missing]
-        for queue, offset in at.items():
-            end = await admin.max_offset(queue)
+        for queue, end in (await self.ends(container.cluster, group, at)).items():
+            offset = at[queue]
             if offset >= end or self._is_held_up(container, queue, offset):
                 continue
             if not await self._is_passed_over(container, queue, offset, end):
@@ -371,15 +377,20 @@ class RealWorld:
     async def ends(self, cluster: str | None, group: str, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """The ends of a group's queues."""
         admin = self._admin(cluster, group)
-        return {queue: await admin.max_offset(queue) for queue in queues}
+        ends = {queue: await admin.max_offset(queue) for queue in queues}
+        self._ends.update({(group, cluster, queue): end for queue, end in ends.items()})
+        return ends
 
     def faults(self, cluster: str | None) -> ClusterFaults:
         """Refused."""
         raise _cannot("harness.broker and harness.disk are those of servers in memory")
 
     def end_offset(self, cluster: str | None, group: str, queue: MessageQueue, known: int) -> int:
-        """The end of a queue as the consumer knows it."""
-        return known
+        """The end of a queue as the consumer knows it, or as the servers have said when they were asked last.
+
+        A group that is paused takes nothing, and so hears of nothing.
+        """
+        return max(known, self._ends.get((group, cluster, queue), 0))
 
     def redeliver(self, cluster: str | None, group: str | None, message: MessageExt) -> None:
         """Refused."""

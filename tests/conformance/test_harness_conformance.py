@@ -160,6 +160,20 @@ async def test_a_run_begins_behind_what_an_earlier_one_has_left(
     assert sum(ends) == 2
 
 
+async def test_what_waits_for_a_frozen_group_is_its_lag(harness_of: Callable[..., Harness], run: str) -> None:
+    """A group that takes nothing hears of no message: who drains asks the servers."""
+    async with harness_of() as harness:
+        with harness.freeze(f"payer-{run}"), harness.freeze(f"reader-{run}"):
+            for _ in range(2):
+                await harness.send(f"payments-{run}", "1", hash_key="one queue")
+            await harness.send(f"news-{run}", "rain")
+            await harness.drain()
+            for group, waits in ((f"payer-{run}", 2), (f"reader-{run}", 1)):
+                assert [(each.consumed, each.end, each.lag) for each in harness.offsets(group)] == [(0, waits, waits)]
+        await harness.drain()
+        assert [(each.consumed, each.lag) for each in harness.offsets(f"payer-{run}")] == [(2, 0)]
+
+
 async def test_it_begins_anew_between_tests(payments: ModuleType, harness_of: Callable[..., Harness], run: str) -> None:
     async with harness_of() as harness:
         await harness.send(f"payments-{run}", "1")
