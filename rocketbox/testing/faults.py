@@ -20,6 +20,7 @@ from rocketbox.testing.changes import PlainBlock
 from rocketbox.testing.errors import HarnessError, SimulatedError
 from rocketbox.testing.listened import is_same
 from rocketbox.testing.memory_cluster import FULL, MemoryCluster
+from rocketbox.testing.records import told_error
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine
@@ -253,6 +254,17 @@ class HandlerFaults:
                 raise error
 
 
+def _check_can_be_made(kind: type[Exception]) -> None:
+    """Raises HarnessError for a class of which each call could not make an exception of its own."""
+    try:
+        kind()
+    except Exception as error:
+        raise HarnessError(
+            f"error={kind.__qualname__} cannot be made without arguments ({told_error(error)}): give an object, "
+            f"error={kind.__qualname__}(...)"
+        ) from error
+
+
 class HandlerHandle:
     """``harness.handler(pay)``."""
 
@@ -266,12 +278,18 @@ class HandlerHandle:
         """Let its next ``times`` calls raise ``error`` where they would begin; the later ones run as ever.
 
         Binding, retries and all else are as if the function itself had raised it. :meth:`Harness.drain` does not raise
-        it, for the test has asked for it. ``with`` ends it; ``left`` tells how many are still to fail.
+        it, for the test has asked for it. ``with`` ends it; ``left`` tells how many are still to fail. Of a class each
+        call raises an object of its own, made without arguments.
         """
         if isinstance(times, bool) or not isinstance(times, int) or times < 1:
-            raise HarnessError(f"fails({times!r}): write how many calls are to fail, 1 or more")
+            raise HarnessError(
+                f"fails({times!r}): write how many calls are to fail, 1 or more, or fails(error=...) for what they "
+                "raise"
+            )
         if not isinstance(error, Exception) and not (isinstance(error, type) and issubclass(error, Exception)):
             raise HarnessError(f"error={error!r} is no exception: write error=ConnectionError('closed')")
+        if isinstance(error, type):
+            _check_can_be_made(error)
         failing = FailingHandler(error, times, self._name)
         self._faults.add(self._function, failing)
         self._note(

@@ -32,6 +32,7 @@ from rocketbox.safe_repr import also_when_unmade
 from rocketbox.template import CodecMessageConverter, MessageConverter, RocketMQTemplate
 from rocketbox.testing import given, reported
 from rocketbox.testing.addresses import given_name_servers
+from rocketbox.testing.arguments import begin_of_time, launch_options, name_servers_by_cluster
 from rocketbox.testing.batches import Batches
 from rocketbox.testing.blocking_harness import BlockingHarness
 from rocketbox.testing.changes import Changes
@@ -91,9 +92,10 @@ class Harness:
 
     ``settings``, ``beans``, ``config`` and ``profiles`` are those of :meth:`RocketBox.started`; the service's own
     files are read as ever, and its name server becomes one in memory. Without ``hooks`` nothing runs by itself.
-    ``now`` is when virtual time begins (the machine's time, if nothing is said). ``patience`` is how many seconds of
-    real time may pass in which nothing goes on, before StuckError says what is waited for. ``failures="keep"`` lets
-    :meth:`drain` and :meth:`advance` not raise what handlers have raised, and the end not what shutdown hooks have.
+    ``now`` is when virtual time begins, from 1970 on (the machine's time, if nothing is said). ``patience`` is how many
+    seconds of real time may pass in which nothing goes on, before StuckError says what is waited for.
+    ``failures="keep"`` lets :meth:`drain` and :meth:`advance` not raise what handlers have raised, and the end not what
+    shutdown hooks have.
 
     The end raises HarnessError for a handler that had to be ended by force, since it swallows its cancellation, and for
     a service that ends itself (``sys.exit`` in a hook) when it starts or stops; and what handlers had raised by then,
@@ -124,15 +126,14 @@ class Harness:
                 "'from desk import app' and Harness(app), or Harness(desk.app)"
             )
         self.app = app
-        self._launch = (config, profiles, dict(settings or {}), dict(beans or {}), hooks)
-        self._begin = now if now is None else _in_utc(now)
+        self._launch = launch_options(config, profiles, settings, beans, hooks)
+        self._begin = begin_of_time(now)
         if isinstance(patience, bool) or not isinstance(patience, int | float) or not patience > 0:
             raise HarnessError(f"patience={patience!r}: write how many seconds of real time, such as 60")
         self._patience = min(patience, LONGEST_PATIENCE)
         self._failures = _checked(failures)
         self._given = given_name_servers(settings or {})
-        self._name_servers = {"": name_server} if isinstance(name_server, str) else dict(name_server or {})
-        self._name_servers = self._name_servers or dict(given.name_servers)
+        self._name_servers = name_servers_by_cluster(name_server) or dict(given.name_servers)
         if self._name_servers and "" not in self._name_servers:
             raise HarnessError('name_server= has none for the main cluster: write {"": "host:port", ...}')
         self._world: MemoryWorld | RealWorld | None = None
@@ -403,6 +404,7 @@ class Harness:
         ``cluster`` is the name of a further cluster of the service (``rocketmq.clusters.<name>``).
         """
         self._check_awaited("send")
+        self._listened.check_cluster(cluster)
         return await self.template.send(
             destination, payload, tag=tag, keys=keys, hash_key=hash_key, delay=delay, delay_level=delay_level,
             deliver_at=deliver_at, headers=headers, cluster=cluster,
@@ -723,6 +725,11 @@ class Harness:
         """The messages that were sent to a topic, by the service or the test, in their order."""
         self._check_begun()
         self._listened.check_cluster(cluster)
+        if not isinstance(topic, str):
+            raise HarnessError(
+                f'sent is given a {type(topic).__qualname__}, and not the name of a topic: write sent("orders"); the '
+                "calls of a handler are harness.calls(handler)"
+            )
         plain, tagged, tag = topic.partition(":")
         if tagged:
             raise HarnessError(
@@ -817,11 +824,3 @@ def _seconds(time: Time) -> float:
 
 def _telling_of_settings(launch: Launch, tell: Callable[[Settings], object]) -> Launch:
     return replace(launch, machine=replace(launch.machine, settings_read=tell))
-
-
-def _in_utc(time: datetime) -> datetime:
-    if not isinstance(time, datetime):
-        raise HarnessError(f"now={time!r} is no time of day: write datetime(2026, 1, 2, 8, tzinfo=timezone.utc)")
-    if time.tzinfo is None:
-        raise HarnessError(f"now={time!r} has no time zone: write datetime(..., tzinfo=timezone.utc)")
-    return time

@@ -6,7 +6,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Callable
-from datetime import date
+from datetime import UTC, date, datetime, timedelta, timezone
 from types import ModuleType
 from typing import Any
 
@@ -32,6 +32,7 @@ class Order(BaseModel):
 async def bill(order: Order) -> str:
     return order.item
 """
+EAST, FAR = timezone(timedelta(hours=5)), datetime(9999, 6, 1, tzinfo=UTC)
 SETTINGS = "rocketmq: {name-server: ns1.example:9876, producer: {group: shop}}"
 
 
@@ -47,6 +48,10 @@ NAMES: dict[Callable[[Harness], Any], str] = {
     lambda harness: harness.sent("receipts:paid"): (
         r"names a topic and a tag: .* sent\('receipts'\), and each has its tag, 'paid'"
     ),
+    lambda harness: harness.sent(harness.calls): (  # type: ignore[arg-type]
+        r'sent is given a method, and not the name of a topic: write sent\("orders"\)'
+    ),
+    lambda harness: harness.sent(None): "sent is given a NoneType, and not the name of a topic",  # type: ignore[arg-type]
     lambda harness: harness.calls("pay"): "pay is no handler of shop; its handlers are: bill",
     lambda harness: harness.calls("billing"): "billing is a group of shop, and calls are those of a handler; .*: bill",
     lambda harness: harness.dead_letters("bill"): "'bill' is a handler, and its group is 'billing'",
@@ -206,6 +211,73 @@ async def test_options_that_are_none(shop: ModuleType) -> None:
         for verb in (harness.drain(failures="ignore"), harness.advance("1s", failures="ignore")):  # type: ignore[arg-type]
             with pytest.raises(HarnessError, match="failures='ignore': write"):
                 await verb
+
+
+OPTIONS: dict[str, tuple[list[Any], str]] = {
+    "beans": ([["pager"], [(int, 5)], 5, int], r"beans= is given a \w+: write beans=\{TheType: object\}$"),
+    "settings": ([["a"], "a=b", 5], r'settings= is given a \w+: write settings=\{"desk\.threshold": 30\}$'),
+    "profiles": (["prod", 5, [1]], r'profiles=.*: write profiles=\["test"\]$'),
+    "config": ([5, ["a.yaml"]], r'config= is given a \w+: write the path of a settings file, "rocketbox\.yaml"$'),
+    "hooks": (["no", 1], r"hooks=.*: write hooks=False to leave out whatever runs by itself$"),
+    "name_server": ([5, ["a:1"]], r'name_server= is given a \w+: write "host:port", or \{"": "host:port", \.\.\.\}'),
+}
+
+
+@pytest.mark.parametrize(("option", "given"), [(name, each) for name, (given, _) in OPTIONS.items() for each in given])
+def test_an_option_of_another_type(shop: ModuleType, option: str, given: object) -> None:
+    with pytest.raises(HarnessError, match=OPTIONS[option][1]):
+        Harness(shop.app, **{option: given})  # type: ignore[arg-type]
+
+
+class ClosedError(Exception):
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(f"{code}: {reason}")
+
+
+@pytest.mark.anyio
+async def test_an_error_of_which_none_can_be_made(shop: ModuleType) -> None:
+    """The calls would fail by what its constructor raises."""
+    async with Harness(shop.app) as harness:
+        bill = harness.handler("bill")
+        for kind in (ClosedError, UnicodeDecodeError):
+            with pytest.raises(HarnessError) as raised:
+                bill.fails(error=kind)
+            assert str(raised.value).startswith(f"error={kind.__name__} cannot be made without arguments (")
+            assert str(raised.value).endswith(f"): give an object, error={kind.__name__}(...)")
+        with pytest.raises(HarnessError, match=r"or fails\(error=\.\.\.\) for what they raise"):
+            bill.fails(ConnectionError("closed"))  # type: ignore[arg-type]
+        failing = bill.fails(error=ClosedError(5, "closed"))
+        await harness.send("orders", shop.Order(item="lamp"))
+        await harness.drain()
+        assert failing.left == 0
+        assert [str(call.error) for call in harness.calls("bill")] == ["5: closed"]
+
+
+@pytest.mark.anyio
+async def test_a_cluster_that_is_none_is_not_sent_to(shop: ModuleType) -> None:
+    async with Harness(shop.app) as harness:
+        for cluster in (5, ["audit"]):
+            with pytest.raises(HarnessError, match=r"is no cluster of shop \(rocketmq.clusters\); it has no further"):
+                await harness.send("orders", "x", cluster=cluster)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("now", [datetime(1960, 1, 1, tzinfo=UTC), datetime(1970, 1, 1, tzinfo=EAST), FAR])
+def test_a_time_of_day_that_no_broker_knows(shop: ModuleType, now: datetime) -> None:
+    """Times of a store are milliseconds since 1970: before that, what waits for its time would come at once."""
+    with pytest.raises(HarnessError, match=r"now=.* is before 1970 or after 9998, .*\. Write datetime\(2026, 1, 2"):
+        Harness(shop.app, now=now)
+
+
+@pytest.mark.parametrize("now", [datetime(1970, 1, 1, tzinfo=UTC), datetime(9998, 12, 31, 20, tzinfo=UTC)])
+@pytest.mark.anyio
+async def test_the_first_and_the_last_time_of_day_that_there_is(shop: ModuleType, now: datetime) -> None:
+    async with Harness(shop.app, now=now) as harness:
+        for when in ({"delay": "10s"}, {"delay_level": 2}, {"deliver_at": now + timedelta(hours=1)}):
+            await harness.send("orders", shop.Order(item="lamp"), **when)
+        harness.handler("bill").fails()
+        await harness.advance("2h")
+        assert [round(call.at) for call in harness.calls("bill")] == [5, 10, 15, 3600]
+        assert harness.now == now + timedelta(hours=2)
 
 
 @pytest.mark.parametrize("given", ["shop:app", object(), 5])
