@@ -49,7 +49,7 @@ from rocketbox.protocol.request_reply import asks_for_reply
 from rocketbox.safe_repr import safe_repr
 from rocketbox.tasks import Supervisor
 
-__all__ = ["ConcurrentConsumer", "HandlerEndedError", "OrderlyConsumer"]
+__all__ = ["ConcurrentConsumer", "HandlerEndedError", "OrderlyConsumer", "failures_of_call"]
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +66,26 @@ class HandlerEndedError(HandlerError):
         super().__init__(
             f"the handler of {topic} raised {safe_repr(error)}; the message has failed, the service goes on"
         )
+
+
+async def failures_of_call(handler: MessageHandler, batch: list[MessageExt]) -> Failures:
+    """The messages of batch that failed when handler was called with them, in a context of its own.
+
+    Raises only what ends the service, or this task.
+    """
+    try:
+        result = await _apart(handler, batch[:])  # a copy, for handlers may change their list
+        return failures_of_result(batch, result) if result is not None else []
+    except Exception as error:  # of the handler, or of what it returned: that may need what is closed by now
+        return failures_of_error(batch, error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a cancellation, or what should end the process
+        await checkpoint_if_cancelled()  # a worker that is being stopped ends here: nothing is committed
+        # Whatever the handler's own code or a library of its raised: only the service's own stop ends the service.
+        ended = HandlerEndedError(batch[0].topic, error)
+        ended.__cause__ = error
+        return failures_of_error(batch, ended)
 
 
 class _Consumer(ABC):
@@ -131,24 +151,13 @@ class _Consumer(ABC):
         limit = subscription.batch_max_size if subscription is not None else 1
         return subscription, queue.take(limit, lambda message: message.topic == topic)
 
-    async def _call(self, handler: MessageHandler | None, batch: list[MessageExt]) -> Failures:
+    def _call(self, handler: MessageHandler | None, batch: list[MessageExt]) -> Awaitable[Failures]:
         """The messages of batch that failed."""
-        if handler is None:
-            gone = NobodyError(f"group {self._group} does not subscribe to {batch[0].topic} any more")
-            return failures_of_error(batch, gone)
-        try:
-            result = await _apart(handler, batch[:])  # a copy, for handlers may change their list
-            return failures_of_result(batch, result) if result is not None else []
-        except Exception as error:  # of the handler, or of what it returned: that may need what is closed by now
-            return failures_of_error(batch, error)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # a cancellation, or what should end the process
-            await checkpoint_if_cancelled()  # a worker that is being stopped ends here: nothing is committed
-            # Whatever the handler's own code or a library of its raised: only the service's own stop ends the service.
-            ended = HandlerEndedError(batch[0].topic, error)
-            ended.__cause__ = error
-            return failures_of_error(batch, ended)
+        return failures_of_call(self._gone if handler is None else handler, batch)
+
+    async def _gone(self, batch: list[MessageExt]) -> Outcomes:
+        """In place of a handler, where there is none any more."""
+        raise NobodyError(f"group {self._group} does not subscribe to {batch[0].topic} any more")
 
     async def _without_answers(self, queue: MessageSource, failures: Failures) -> Failures:
         """The failures that are left when those of requests were told to who asked: he has his answer, and decides.

@@ -24,7 +24,7 @@ from rocketbox.client.handler_threads import HandlerThreads, preparation
 from rocketbox.client.instance import MQClientInstance, own_or_shared
 from rocketbox.client.local_offsets import LocalOffsetStore, default_offset_dir
 from rocketbox.client.membership import Membership
-from rocketbox.client.middleware import ContextOf, wrap_handler
+from rocketbox.client.middleware import ContextOf, Divide, wrap_handler
 from rocketbox.client.offset_store import OffsetStore, RemoteOffsetStore
 from rocketbox.client.options import ClientOptions, ConsumerOptions
 from rocketbox.client.outcomes import BROKER_DECIDES, DEAD_LETTER, AnyHandler, Preparation
@@ -320,13 +320,16 @@ class PushConsumer:
         batch_max_size: int = 1,
         prepare: Preparation | None = None,
         context_of: ContextOf | None = None,
+        divide: Divide | None = None,
     ) -> None:
         """Have handler called with the messages of topic that expression selects (``"*"`` or ``"A || B"``).
 
         A ``def`` handler runs in a thread, so it may block; at most ``concurrency`` of them run at once. An ``async
         def`` that only gets the arguments of a ``def`` ready may come with ``prepare``, which does so in the loop and
         returns the call for the thread, where no task is needed then; for what it returns None of or fails with,
-        handler is called. ``context_of`` makes what middlewares get, in place of a plain ``ConsumeContext``.
+        handler is called. ``context_of`` makes what middlewares get, in place of a plain ``ConsumeContext``. A handler
+        that makes several calls of a batch comes with ``divide``, so that middlewares are around each of them.
+
         On a running consumer this returns after the brokers know of it and this member has been given its queues as far
         as they can be had now: what is sent from then on is consumed. A topic that does not exist yet is asked for each
         second. Subscribing to a topic again replaces expression and handler.
@@ -342,7 +345,7 @@ class PushConsumer:
         if not 1 <= batch_max_size <= MAX_BATCH_SIZE:
             raise ClientError(f"batch_max_size of {topic!r} is {batch_max_size}; it must be from 1 to {MAX_BATCH_SIZE}")
         in_thread = self.threads.handler(handler)
-        wrapped = wrap_handler(self._group, self._consume_middleware, in_thread, context_of)
+        wrapped = wrap_handler(self._group, self._consume_middleware, in_thread, context_of, divide)
         prepare = (prepare or preparation(handler)) if wrapped is in_thread else None  # middleware wraps it all
         before = self._subscriptions.put(topic, expression, wrapped, selector_type, batch_max_size, prepare)
         if not self._running:

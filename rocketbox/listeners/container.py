@@ -205,6 +205,7 @@ class ListenerContainer:
             batch_max_size=(router or first).batch_max_size,
             prepare=receiver.prepare if in_threads else None,
             context_of=receiver.invocation,
+            divide=None if router is None else router.divide,
         )
 
     def _dispatch(self, function: ListenerFunction, consumer: PushConsumer, limit: InvalidLimit) -> HandlerDispatch:

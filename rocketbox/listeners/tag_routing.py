@@ -4,22 +4,18 @@ A group subscribes a topic once, so what is subscribed is the tags of all of the
 two is the registrar's business; messages with a tag that none takes are left out when they are pulled, as those of a
 single function are. Only a message that comes back from its retries after the tags have changed may have no function:
 it has failed, and so is not lost.
+
+A batch that holds messages of several functions is divided before middleware sees it: each call of a function goes
+through the whole chain by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 
+from rocketbox.client.consume import failures_of_call
 from rocketbox.client.middleware import ConsumeContext
-from rocketbox.client.outcomes import (
-    Failures,
-    NobodyError,
-    NotTriedError,
-    Outcome,
-    Outcomes,
-    PreparedCall,
-    failures_of_error,
-)
+from rocketbox.client.outcomes import MessageHandler, NobodyError, NotTriedError, Outcome, Outcomes, PreparedCall
 from rocketbox.errors import InvalidMessageError
 from rocketbox.listeners.dispatch import HandlerDispatch
 from rocketbox.listeners.plans import ListenerFunction
@@ -69,7 +65,7 @@ class TagRouter:
         self.in_threads = not any(function.signature.is_async for function, _ in routes)
 
     def invocation(self, messages: list[MessageExt]) -> ConsumeContext:
-        """What middleware gets: the call, where all messages are of one function, else what is common to all calls."""
+        """What middleware gets: the call of the function that takes these messages; of none, what all calls share."""
         dispatch = self._only_one(messages)
         return ConsumeContext(self._group, messages) if dispatch is None else dispatch.invocation(messages)
 
@@ -78,32 +74,40 @@ class TagRouter:
         dispatch = self._only_one(messages)
         return None if dispatch is None else dispatch.prepare(messages)
 
+    def divide(self, call: MessageHandler) -> MessageHandler:
+        """What takes a batch for functions whose calls are made by ``call``: it divides it as :meth:`handle` does."""
+
+        def handle(messages: list[MessageExt]) -> Awaitable[Outcomes]:
+            return call(messages) if len(messages) == 1 else self._handle_parts(call, messages)
+
+        return handle
+
     async def handle(self, messages: list[MessageExt]) -> Outcomes:
         """One outcome for each message, or None when all of them are consumed."""
         if len(messages) == 1 and (dispatch := self._by_tag.get(messages[0].tag)) is not None:
             return await dispatch.handle(messages)
+        return await self._handle_parts(self._handle_part, messages)
+
+    async def _handle_parts(self, call: MessageHandler, messages: list[MessageExt]) -> Outcomes:
+        """Have ``call`` handle each part of a batch: what fails in one concerns its own messages alone."""
         outcomes: list[Outcome] = [None] * len(messages)
         for part in self._parts(messages):
-            failed = await self._handle_part([messages[index] for index in part])
-            for index, outcome in zip(part, failed, strict=True):
-                outcomes[index] = outcome
-            if self._orderly and any(each is not None for each in failed):
+            failures = await failures_of_call(call, [messages[index] for index in part])
+            failed = {id(message): error for message, error in failures}
+            for index in part:
+                outcomes[index] = failed.get(id(messages[index]))
+            if failed and self._orderly:
                 # What follows in the queue must not overtake it.
                 for index in range(part[-1] + 1, len(messages)):
                     outcomes[index] = NotTriedError()
                 break
         return outcomes if any(outcome is not None for outcome in outcomes) else None
 
-    async def _handle_part(self, messages: list[MessageExt]) -> Sequence[Outcome]:
+    async def _handle_part(self, messages: list[MessageExt]) -> Outcomes:
         dispatch = self._by_tag.get(messages[0].tag)
         if dispatch is None:
             return [NobodyError(f"no function of group {self._group} takes tag {each.tag!r}") for each in messages]
-        try:
-            return await dispatch.handle(messages) or [None] * len(messages)
-        except Exception as error:
-            failures: Failures = failures_of_error(messages, error)
-            failed = {id(message): each for message, each in failures}
-            return [failed.get(id(message)) for message in messages]
+        return await dispatch.handle(messages)
 
     def _only_one(self, messages: Sequence[MessageExt]) -> HandlerDispatch | None:
         dispatch = self._by_tag.get(messages[0].tag)
@@ -113,7 +117,11 @@ class TagRouter:
         return dispatch if alike and len(messages) <= self._sizes[id(dispatch)] else None
 
     def _parts(self, messages: Sequence[MessageExt]) -> Iterator[list[int]]:
-        """The indexes of the messages of each call, in their order; in an orderly group only neighbours share one."""
+        """The indexes of the messages of each call, in their order; in an orderly group only neighbours share one.
+
+        Those that no function takes are a part as well; in an orderly group each of them, for it holds up the others.
+        """
+        of_nobody = 1 if self._orderly else len(messages)
         parts: list[list[int]] = []
         open_: dict[int, list[int]] = {}
         for index, message in enumerate(messages):
@@ -121,7 +129,7 @@ class TagRouter:
             if self._orderly:
                 open_ = {key: part for key, part in open_.items() if key == id(dispatch)}
             part = open_.get(id(dispatch))
-            if part is None or len(part) >= self._sizes.get(id(dispatch), 1):
+            if part is None or len(part) >= self._sizes.get(id(dispatch), of_nobody):
                 part = open_[id(dispatch)] = []
                 parts.append(part)
             part.append(index)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from rocketbox.client import ClientOptions, MQClientInstance
+from rocketbox.client import ClientOptions, ConsumeContext, ConsumeMiddleware, ConsumeNext, MQClientInstance
 from rocketbox.client.handler_threads import HandlerThreads
+from rocketbox.client.middleware import wrap_handler
 from rocketbox.client.outcomes import NobodyError, NotTriedError
-from rocketbox.errors import Reject
+from rocketbox.errors import BatchFailed, Reject
 from rocketbox.listeners import ListenerContainer
 from rocketbox.listeners.arguments import HandlerBinding
 from rocketbox.listeners.binding import Beans
@@ -76,7 +78,11 @@ def test_functions_of_disjoint_tags_share_a_topic() -> None:
 
 
 async def consumed(
-    broker: ScriptedBroker, clock: VirtualClock, *functions: tuple[Handler, dict[str, Any]], **options: Any
+    broker: ScriptedBroker,
+    clock: VirtualClock,
+    *functions: tuple[Handler, dict[str, Any]],
+    middleware: Sequence[ConsumeMiddleware] = (),
+    **options: Any,
 ) -> None:
     """Run a container of these functions until all that the broker holds is consumed."""
     (plan,), wrong = planned(*functions, **options)
@@ -85,7 +91,7 @@ async def consumed(
     def no_template(cluster: str | None) -> Callable[[], RocketMQTemplate]:
         raise AssertionError("nothing is sent on")
 
-    client_options = ClientOptions(client_ip="10.0.0.9", api_timeout=60.0)
+    client_options = ClientOptions(client_ip="10.0.0.9", api_timeout=60.0, consume_middleware=tuple(middleware))
     async with (
         MQClientInstance(broker.address, options=client_options, clock=clock, network=broker.network) as client,
         ListenerContainer(
@@ -195,21 +201,9 @@ async def test_a_failure_concerns_the_messages_of_its_function_alone() -> None:
 
     for mode, expected in ((ConsumeMode.CONCURRENTLY, [1, 3]), (ConsumeMode.ORDERLY, [])):
         seen.clear()
-        (plan,), _ = planned(
+        router = router_of(
             (fails, {"selector_expression": "A"}), (works, {"selector_expression": "B"}), consume_mode=mode
         )
-        clock = VirtualClock()
-        dispatches = [
-            HandlerDispatch(
-                group="g",
-                binding=HandlerBinding(function.signature, NO_BEANS.provider, JsonMessageConverter()),
-                limit=InvalidLimit(1, clock, lambda: None),
-                consume_mode=mode,
-                threads=HandlerThreads(1, "g", clock),
-            )
-            for function in plan.functions
-        ]
-        router = TagRouter("g", list(zip(plan.functions, dispatches, strict=True)))
         messages = [message(number, tag) for number, tag in enumerate("ABAB")]
         outcomes = await router.handle(messages)
         assert seen == expected
@@ -225,6 +219,122 @@ async def test_a_failure_concerns_the_messages_of_its_function_alone() -> None:
         assert unknown is not None
         assert isinstance(unknown[0], NobodyError), "a tag that nobody takes any more is not lost"
         assert router.prepare([message(9, "Z")]) is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "calls"),
+    [
+        (ConsumeMode.CONCURRENTLY, [("one", [0, 2, 3]), ("other", [1]), ("other", [4])]),
+        (ConsumeMode.ORDERLY, [("one", [0]), ("other", [1]), ("one", [2, 3]), ("other", [4])]),
+    ],
+)
+async def test_middleware_is_around_each_call_of_a_function(
+    mode: ConsumeMode, calls: list[tuple[str, list[int]]]
+) -> None:
+    seen: list[tuple[str, list[int]]] = []
+
+    async def looks(context: ConsumeContext, call_next: ConsumeNext) -> Any:
+        outcomes = await call_next(context)
+        seen.append((context.invocation.listener, numbers_of(context.messages)))
+        return outcomes
+
+    async def one(bodies: list[dict[str, int]]) -> None: ...
+
+    async def other(body: dict[str, int]) -> None: ...
+
+    clock = VirtualClock()
+    async with broker_with(clock, "A", "B", "A", "A", "B") as broker:
+        await consumed(
+            broker,
+            clock,
+            (one, {"selector_expression": "A", "consume_message_batch_max_size": 8}),
+            (other, {"selector_expression": "B"}),
+            middleware=[looks],
+            consume_mode=mode,
+        )
+    assert [(name.rpartition(".")[2], numbers) for name, numbers in seen] == calls
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [
+        (ValueError("it cannot be counted"), "ValueError"),
+        (BatchFailed(0), "BatchFailed"),
+        (SystemExit("a library has had enough"), "HandlerEndedError"),
+    ],
+)
+@pytest.mark.parametrize("mode", [ConsumeMode.CONCURRENTLY, ConsumeMode.ORDERLY])
+async def test_what_middleware_makes_of_a_call_concerns_its_messages_alone(
+    mode: ConsumeMode, raised: BaseException, expected: str
+) -> None:
+    passed: list[list[int]] = []
+
+    async def judges(context: ConsumeContext, call_next: ConsumeNext) -> Any:
+        passed.append(numbers_of(context.messages))
+        outcomes = await call_next(context)
+        if context.messages[0].tag == "A":
+            raise raised
+        return outcomes
+
+    async def works(bodies: list[dict[str, int]]) -> None: ...
+
+    async def works_too(bodies: list[dict[str, int]]) -> None: ...
+
+    router = router_of(
+        (works, {"selector_expression": "A"}), (works_too, {"selector_expression": "B"}), consume_mode=mode
+    )
+    handle = wrap_handler("g", [judges], router.handle, router.invocation, router.divide)
+    outcomes = await handle([message(number, tag) for number, tag in enumerate("BABA")])
+    assert outcomes is not None
+    told = ["consumed" if each is None else type(each).__name__ for each in outcomes]
+    if mode is ConsumeMode.CONCURRENTLY:
+        assert (told, passed) == (["consumed", expected] * 2, [[0, 2], [1, 3]])
+    else:
+        assert (told, passed) == (["consumed", expected, *["NotTriedError"] * 2], [[0], [1]])
+
+
+async def test_messages_that_no_function_takes_any_more_pass_middleware_as_well() -> None:
+    passed: list[tuple[Any, list[int]]] = []
+
+    async def looks(context: ConsumeContext, call_next: ConsumeNext) -> Any:
+        passed.append((context.invocation, numbers_of(context.messages)))
+        return await call_next(context)
+
+    for mode in ConsumeMode:
+        passed.clear()
+        router = router_of(
+            (one, {"selector_expression": "A"}), (other, {"selector_expression": "B"}), consume_mode=mode
+        )
+        handle = wrap_handler("g", [looks], router.handle, router.invocation, router.divide)
+        outcomes = await handle([message(number, "Z") for number in range(2)])
+        assert outcomes is not None
+        if mode is ConsumeMode.CONCURRENTLY:
+            assert [type(each) for each in outcomes] == [NobodyError, NobodyError]
+            assert passed == [(None, [0, 1])]
+        else:
+            assert [type(each) for each in outcomes] == [NobodyError, NotTriedError]
+            assert passed == [(None, [0])]
+
+
+def router_of(*functions: tuple[Handler, dict[str, Any]], consume_mode: ConsumeMode) -> TagRouter:
+    """The router of a group's functions, whose batches may have eight messages."""
+    (plan,), _ = planned(*functions, consume_mode=consume_mode, consume_message_batch_max_size=8)
+    clock = VirtualClock()
+    dispatches = [
+        HandlerDispatch(
+            group="g",
+            binding=HandlerBinding(function.signature, NO_BEANS.provider, JsonMessageConverter()),
+            limit=InvalidLimit(1, clock, lambda: None),
+            consume_mode=consume_mode,
+            threads=HandlerThreads(1, "g", clock),
+        )
+        for function in plan.functions
+    ]
+    return TagRouter("g", list(zip(plan.functions, dispatches, strict=True)))
+
+
+def numbers_of(messages: Sequence[MessageExt]) -> list[int]:
+    return [json.loads(each.body)["number"] for each in messages]
 
 
 def message(number: int, tag: str) -> MessageExt:
