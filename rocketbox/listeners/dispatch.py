@@ -121,10 +121,11 @@ class Invocation(ConsumeContext):
     """One call of a listener: with all messages of a batch, else with one message after another.
 
     ``arguments`` are the handler's, in the order of its parameters, once they are bound; ``result`` is what it
-    returned, once it has. Both are those of the last message where there are several calls.
+    returned, once it has. Both are those of the last message where there are several calls. ``skipped`` says of each
+    message that could not be read, and was skipped for that (``on_invalid``), why.
     """
 
-    __slots__ = ("_dispatch", "arguments", "made", "result")
+    __slots__ = ("_dispatch", "arguments", "made", "result", "skipped")
 
     def __init__(
         self, dispatch: HandlerDispatch, messages: list[MessageExt], arguments: list[Any] | None = None
@@ -133,6 +134,7 @@ class Invocation(ConsumeContext):
         self._dispatch = dispatch
         self.arguments = arguments
         self.result: Any = None
+        self.skipped: tuple[Exception, ...] = ()
         self.made = made = Call()
         made.unbegun = {}
 
@@ -179,6 +181,7 @@ class Invocation(ConsumeContext):
         made = self.made
         if made.unbegun is None:
             made.unbegun = {}  # it is called again
+            self.skipped = ()
         current_call.set(made)  # in the context of this call alone
         made.about = self
         try:
@@ -192,7 +195,7 @@ class Invocation(ConsumeContext):
             try:
                 self.arguments = arguments = binding.arguments(messages[0])
             except PayloadError as error:
-                return _unless_consumed([await dispatch.invalid(messages[0], error)])
+                return _unless_consumed([await self._invalid(messages[0], error)])
             handler = binding.positional
             result = handler(*arguments) if handler is not None else binding.call(arguments)
             if type(result) is CoroutineType or _can_be_awaited(result):
@@ -209,8 +212,15 @@ class Invocation(ConsumeContext):
         try:
             self.arguments = arguments = self._dispatch.binding.arguments(message)
         except PayloadError as error:
-            return await self._dispatch.invalid(message, error)
+            return await self._invalid(message, error)
         return await self._outcome(await self._dispatch.call(arguments), message)
+
+    async def _invalid(self, message: MessageExt, error: Exception) -> Outcome:
+        """What becomes of a message that cannot be read."""
+        outcome = await self._dispatch.invalid(message, error)
+        if outcome is None:
+            self.skipped = (*self.skipped, error)
+        return outcome
 
     def call(self) -> Outcomes | Awaitable[Outcomes]:
         """Call a ``def`` handler in a thread, with arguments that were bound in the loop.
@@ -258,7 +268,7 @@ class Invocation(ConsumeContext):
         if back and dispatch.consume_mode is ConsumeMode.ORDERLY:
             # What follows such a message of the queue must not overtake it: only those before it are handled now.
             first = min(back)
-            unreadable = await dispatch.invalid(messages[first], invalid[first])
+            unreadable = await self._invalid(messages[first], invalid[first])
             try:
                 before = await self._run_batch(messages[:first]) if first else []
             except Exception as failure:
@@ -266,7 +276,7 @@ class Invocation(ConsumeContext):
             return [*before, unreadable, *(NotTriedError() for _ in messages[first + 1 :])]
         outcomes: list[Outcome] = [None] * len(messages)
         for index, error in invalid.items():
-            outcomes[index] = await dispatch.invalid(messages[index], error)
+            outcomes[index] = await self._invalid(messages[index], error)
         handled = [index for index in range(len(messages)) if index not in invalid]
         if not handled:
             return outcomes

@@ -743,11 +743,16 @@ class Harness:
     def calls(self, handler: Callable[..., Any] | str) -> list[Call]:
         """The calls of a handler, given as its function or its name, in the order in which they began.
 
-        Raises HarnessError for a name that several handlers have.
+        Those that middleware of the service did not pass on to it are not among them: :meth:`consumed` has them, if
+        they have consumed their messages, and :attr:`log` has all. Raises HarnessError for a name that several handlers
+        have.
         """
         self._check_begun()
         self._listened.handler(handler)
-        found = [each for each in self._seen.calls if is_meant(handler, each.function, each.listener)]
+        found = [
+            each for each in self._seen.calls
+            if each.passed_on and is_meant(handler, each.function, each.listener)
+        ]  # fmt: skip
         self._seen.looked_at(found)
         return found
 

@@ -106,7 +106,7 @@ class MemoryWorld:
             name_server=lambda name, said: self._cluster(name).name_server_address,
             send_middleware=lambda name: (self._seen.sends_to(self._listened.same_as(name)),),
             consume_middleware=lambda name: (self._seen.calls_of(self._listened.same_as(name)),),
-            handler_middleware=(failing,),
+            handler_middleware=(self._seen.comes_to_handler, failing),
             hook_failed=self._seen.hook_failed,
             transaction_listener_called=self._seen.transaction_listener_called,
             scheduled_function_called=self._seen.scheduled_function_called,

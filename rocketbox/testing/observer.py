@@ -169,6 +169,12 @@ class Observer:
 
         return see
 
+    async def comes_to_handler(self, context: ConsumeContext, call_next: ConsumeNext) -> Outcomes:
+        """The innermost middleware of calls: the service's own has passed this one on."""
+        if (call := self.under_way.call_of_this) is not None:
+            call.passed_on = True
+        return await call_next(context)
+
     async def _on_send(self, cluster: str | None, context: SendContext, call_next: SendNext) -> SendResult | None:
         """Note what is sent; time goes on meanwhile, where whoever sends is no handler that ``drain`` waits for."""
         if not self._turns.is_here():
@@ -281,6 +287,7 @@ class Observer:
         if isinstance(invocation, Invocation):
             call.arguments = None if invocation.arguments is None else tuple(invocation.arguments)
             call.result = invocation.result
+            call.skipped = invocation.skipped
         if error is not None and not isinstance(error, Exception) and not _is_stopped(error):
             # Whatever a handler raises by itself fails its message, pytest.fail() and sys.exit() as well.
             ended = HandlerEndedError(call.topic, error)

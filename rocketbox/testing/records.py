@@ -195,7 +195,9 @@ class Call:
     """A call of a handler. ``arguments`` are in the order of its parameters; None where a payload could not be read.
 
     ``attempt`` is 1 for a message that came for the first time. ``error`` is what the handler raised, or the outcome
-    that it returned; ``failures`` are those of each message of a batch.
+    that it returned; ``failures`` are those of each message of a batch. ``passed_on`` is False while the call is in
+    middleware of the service, and where that did not pass it on to the handler. ``skipped`` says why payloads could not
+    be read that were skipped for it (``on_invalid: skip``).
     """
 
     listener: str
@@ -213,13 +215,28 @@ class Call:
     result: Any = None
     function: Any = field(default=None, repr=False)
     cluster: str | None = None
+    passed_on: bool = False
+    skipped: tuple[Exception, ...] = ()
 
     @property
     def payload(self) -> Any:
-        """The first argument, which mostly is the payload."""
+        """The first argument, which mostly is the payload. Raises AssertionError, with the reason, where none is."""
         if not self.arguments:
-            raise AssertionError(f"{self.listener} had no arguments: {self.error!r}")
+            raise AssertionError(f"{self.listener} had no arguments: {self._why_without_arguments}")
         return self.arguments[0]
+
+    @property
+    def _why_without_arguments(self) -> str:
+        if self.outcome is Outcome.RUNNING:
+            return "its call has not ended"
+        if not self.passed_on:
+            why = "" if self.error is None else f" ({told_error(self.error)})"
+            return f"it did not run, for a middleware did not pass the call on{why}"
+        if self.error is not None:
+            return repr(self.error)
+        if self.skipped:
+            return f"the payload could not be read, and was skipped (on_invalid: skip): {told_error(self.skipped[0])}"
+        return "it takes none" if self.arguments is not None else "a middleware passed on a context of its own"
 
     @property
     def name(self) -> str:
@@ -237,7 +254,14 @@ class Call:
         if len(self.messages) > 1:
             told += f", {len(self.messages)} messages"
         told += f": {self.outcome.value}"
-        return told + (f" ({told_error(self.error)})" if self.error is not None else "")
+        if not self.passed_on and self.outcome is not Outcome.RUNNING:
+            told += ", in middleware: the handler did not run"
+        if self.error is not None:
+            told += f" ({told_error(self.error)})"
+        if self.skipped:
+            which = f", {len(self.skipped)} of them skipped" if len(self.messages) > 1 else ", skipped"
+            told += f"{which} ({told_error(self.skipped[0])})"
+        return told
 
 
 @dataclass(frozen=True)

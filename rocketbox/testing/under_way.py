@@ -130,6 +130,12 @@ class UnderWay:
         return None if running is None or running.ended else running.call
 
     @property
+    def call_of_this(self) -> Call | None:
+        """The call of a handler that this code belongs to, also when that has ended."""
+        running = self._in_call_of
+        return None if running is None else running.call
+
+    @property
     def is_in_a_call(self) -> bool:
         """Whether this is code that a handler's call has started, or its own."""
         running = self._in_call_of

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 
-from rocketbox.testing import Harness
+from rocketbox.testing import Harness, Outcome
 from tests.support.framework.services import ServiceMaker
 
 pytestmark = pytest.mark.anyio
@@ -12,11 +14,18 @@ pytestmark = pytest.mark.anyio
 HEAD = """
 from typing import Any
 
-from rocketbox import RocketBox, bean, rocketmq_listener
+from rocketbox import RetryLater, RocketBox, bean, rocketmq_listener
 from rocketbox.client import ConsumeContext, ConsumeMiddleware, ConsumeNext, SendContext, SendMiddleware, SendNext
 
 app = RocketBox("shop", scan=[__name__])
 ran = []
+"""
+
+ORDER = """
+from pydantic import BaseModel
+
+class Order(BaseModel):
+    number: int
 """
 
 SETTINGS = """
@@ -55,3 +64,146 @@ async def test_each_function_of_a_topic_has_calls_of_its_own_in_a_mixed_batch(se
         assert [call.payload for call in harness.calls(shop.place)] == [["1", "3"]]
         assert [call.attempt for call in harness.calls(shop.cancel)] == [1, 2, 2]
         assert sorted(number for name, numbers in shop.ran if name == "cancel" for number in numbers) == ["2", "4"]
+
+
+DROPS_WHAT_COMES_TWICE = """
+known = set()
+busy = []
+
+@bean
+def once() -> ConsumeMiddleware:
+    async def once(context: ConsumeContext, call_next: ConsumeNext) -> Any:
+        (key,) = context.messages[0].keys
+        if key in busy:
+            busy.remove(key)
+            raise RetryLater("1s")
+        if key in known:
+            return None
+        known.add(key)
+        return await call_next(context)
+    return once
+
+@rocketmq_listener(topic="orders", consumer_group="bills")
+async def bill(number: str) -> None:
+    ran.append(number)
+"""
+
+
+async def test_a_call_that_middleware_did_not_pass_on_is_none_of_the_handler(service: ServiceMaker) -> None:
+    shop = service(HEAD + DROPS_WHAT_COMES_TWICE, SETTINGS)
+    async with Harness(shop.app) as harness:
+        await harness.send("orders", "1", keys="o1")
+        await harness.drain()
+        (call,) = harness.calls(shop.bill)
+        assert (call.payload, call.passed_on) == ("1", True)
+        await harness.redeliver(call)
+        await harness.drain()
+        assert harness.calls(shop.bill) == [call]
+        assert shop.ran == ["1"]
+        first, again = await harness.consumed("bills", 2)
+        assert (first, again.outcome, again.passed_on) == (call, Outcome.CONSUMED, False)
+        with pytest.raises(
+            AssertionError, match="bill had no arguments: it did not run, for a middleware did not pass"
+        ):
+            _ = again.payload
+        assert harness.log.splitlines()[-1].endswith(
+            "bills: bill, attempt 1, keys o1: consumed, in middleware: the handler did not run"
+        )
+
+
+async def test_a_call_that_middleware_has_fail_by_itself_is_none_of_the_handler(service: ServiceMaker) -> None:
+    shop = service(HEAD + DROPS_WHAT_COMES_TWICE, SETTINGS)
+    async with Harness(shop.app) as harness:
+        shop.busy.append("o1")
+        await harness.send("orders", "1", keys="o1")
+        await harness.drain()
+        assert harness.calls(shop.bill) == []
+        assert "attempt 1, keys o1: comes back, in middleware: the handler did not run (RetryLater" in harness.log
+        await harness.advance("5s")
+        assert [call.attempt for call in harness.calls(shop.bill)] == [2]
+
+
+async def test_a_call_is_listed_from_the_handlers_turn_on(service: ServiceMaker) -> None:
+    source = """
+    import anyio
+
+    in_middleware, in_handler, may_come, may_end = (anyio.Event() for _ in range(4))
+
+    @bean
+    def waits() -> ConsumeMiddleware:
+        async def waits(context: ConsumeContext, call_next: ConsumeNext) -> Any:
+            in_middleware.set()
+            await may_come.wait()
+            return await call_next(ConsumeContext(context.consumer_group, context.messages))
+        return waits
+
+    @rocketmq_listener(topic="orders", consumer_group="bills")
+    async def bill(number: str) -> None:
+        in_handler.set()
+        await may_end.wait()
+    """
+    shop = service(HEAD + textwrap.dedent(source), SETTINGS)
+    async with Harness(shop.app) as harness:
+        await harness.send("orders", "1")
+        await shop.in_middleware.wait()
+        assert harness.calls(shop.bill) == []
+        shop.may_come.set()
+        await shop.in_handler.wait()
+        (call,) = harness.calls(shop.bill)
+        with pytest.raises(AssertionError, match="bill had no arguments: its call has not ended"):
+            _ = call.payload
+        shop.may_end.set()
+        await harness.drain()
+        with pytest.raises(AssertionError, match="a middleware passed on a context of its own"):
+            _ = call.payload
+
+
+SKIPS = """
+@rocketmq_listener(topic="orders", consumer_group="bills", on_invalid="skip")
+async def bill(order: Order) -> None:
+    ran.append(order.number)
+
+@rocketmq_listener(topic="rows", consumer_group="rows", on_invalid="skip", consume_message_batch_max_size=10)
+def store(rows: list[Order]) -> None:
+    ran.extend(row.number for row in rows)
+
+@rocketmq_listener(topic="rejects", consumer_group="rejects")
+async def reject(order: Order) -> None: ...
+"""
+
+
+@pytest.mark.parametrize("with_middleware", [False, True])
+async def test_a_payload_that_is_skipped_is_told_with_the_reason(service: ServiceMaker, with_middleware: bool) -> None:
+    twice = """
+@bean
+def twice() -> ConsumeMiddleware:
+    async def twice(context: ConsumeContext, call_next: ConsumeNext) -> Any:
+        await call_next(context)
+        return await call_next(context)
+    return twice
+"""
+    shop = service(HEAD + ORDER + SKIPS + (twice if with_middleware else ""), SETTINGS)
+    async with Harness(shop.app) as harness:
+        await harness.send("orders", b"no JSON")
+        (call,) = await harness.consumed("bills")
+        assert harness.calls(shop.bill) == [call]
+        assert (call.outcome, call.error, len(call.skipped)) == (Outcome.CONSUMED, None, 1)
+        with pytest.raises(
+            AssertionError, match=r"could not be read, and was skipped \(on_invalid: skip\): PayloadError:"
+        ):
+            _ = call.payload
+        assert "bills: bill, attempt 1: consumed, skipped (PayloadError: " in harness.log
+
+        with harness.freeze("rows"):
+            for body in (shop.Order(number=1), b"no JSON", shop.Order(number=2)):
+                await harness.send("rows", body, hash_key="one queue")
+        (call,) = await harness.consumed("rows", 3)
+        assert [row.number for row in call.payload] == [1, 2]
+        assert "rows: store, attempt 1, 3 messages: consumed, 1 of them skipped (PayloadError: " in harness.log
+
+        await harness.send("rejects", b"no JSON")
+        await harness.drain()
+        (call,) = harness.calls(shop.reject)
+        assert (call.outcome, call.skipped) == (Outcome.DEAD_LETTER, ())
+        with pytest.raises(AssertionError, match=r"reject had no arguments: Reject\('reject: it cannot be read"):
+            _ = call.payload
