@@ -74,6 +74,8 @@ class Machine:
     an address by then. None: where the settings say. Raises ConfigurationError for one that must not be used."""
     send_middleware: Callable[[str], Sequence[SendMiddleware]] = _none
     """What sees all sends to the cluster of that name, outside of the application's own middleware."""
+    inner_send_middleware: Callable[[str], Sequence[SendMiddleware]] = _none
+    """What sees all sends to that cluster inside of the application's own middleware: what really is sent."""
     consume_middleware: Callable[[str], Sequence[ConsumeMiddleware]] = _none
     """What sees all calls of handlers with messages of that cluster, outside of the application's own middleware."""
     hook_failed: Callable[[str, Exception], object] = _nobody

@@ -170,7 +170,12 @@ async def client_instance(
         around_sends, around_calls = spans_of_client(spans, options, service)
         options = replace(
             options,
-            send_middleware=(*machine.send_middleware(cluster.name), *around_sends, *send_middleware),
+            send_middleware=(
+                *machine.send_middleware(cluster.name),
+                *around_sends,
+                *send_middleware,
+                *machine.inner_send_middleware(cluster.name),
+            ),
             consume_middleware=(
                 *machine.consume_middleware(cluster.name),
                 *around_calls,

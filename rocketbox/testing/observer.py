@@ -1,4 +1,5 @@
-"""Sees what a service does: as the outermost middleware of all sends and calls of handlers, and at a store in memory.
+"""Sees what a service does: as the outermost and the innermost middleware of all sends and calls of handlers, and at a
+store in memory.
 
 It changes nothing. What it has seen is in ``records``; what goes on meanwhile is ``under_way``.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import fields
 from math import inf
 from typing import Protocol
@@ -47,6 +49,9 @@ __all__ = ["Observer"]
 
 SIGNALS = (Reject, RetryLater, BatchFailed)
 LATEST = 4  # entries of the log, in a text
+_sent: ContextVar[list[SendContext] | None] = ContextVar(
+    "what was sent inside of the middleware of a send", default=None
+)
 
 
 class PassingClock(Protocol):
@@ -161,6 +166,16 @@ class Observer:
 
         return see
 
+    def sent_to(self, cluster: str | None) -> SendMiddleware:
+        """The innermost middleware of sends to that cluster: what it sees is sent, whatever others make of it."""
+
+        async def see(context: SendContext, call_next: SendNext) -> SendResult | None:
+            result = await call_next(context)
+            self._were_sent(cluster, context, result)
+            return result
+
+        return see
+
     def calls_of(self, cluster: str | None) -> ConsumeMiddleware:
         """The middleware of calls with messages of that cluster."""
 
@@ -176,7 +191,7 @@ class Observer:
         return await call_next(context)
 
     async def _on_send(self, cluster: str | None, context: SendContext, call_next: SendNext) -> SendResult | None:
-        """Note what is sent; time goes on meanwhile, where whoever sends is no handler that ``drain`` waits for."""
+        """Note what is not sent; time goes on meanwhile, where whoever sends is no handler that ``drain`` waits for."""
         if not self._turns.is_here():
             raise HarnessError(
                 f"a message to {context.messages[0].topic} is sent in another event loop than that of the harness, "
@@ -191,18 +206,30 @@ class Observer:
         ):
             # Time goes on until its reply has come, long after the send itself.
             self._while_sending(lambda: waiting.over, waiting.end)
+        around, sent = _sent.get(), list[SendContext]()
+        _sent.set(sent)
         try:
             result = await self._in_time(call_next(context))
         except BaseException as error:
-            self.note(f"not sent to {_of(cluster)}{context.messages[0].topic}: {told_error(error)}")
+            where = f"{_of(cluster)}{context.messages[0].topic}"
+            what = f"the send to {where} failed, though its message was sent" if sent else f"not sent to {where}"
+            self.note(f"{what}: {told_error(error)}")
             raise
+        finally:
+            _sent.set(around)
+        if not sent:
+            self.note(f"not sent to {_of(cluster)}{context.messages[0].topic}: a middleware did not pass it on")
+        return result
+
+    def _were_sent(self, cluster: str | None, context: SendContext, result: SendResult | None) -> None:
+        if (sent := _sent.get()) is not None:
+            sent.append(context)
         if context.transaction is not None:
             self._follow(context.transaction, cluster, context.messages[0], result)
-            return result
+            return
         results = [None] * len(context.messages) if result is None else results_of(result, len(context.messages))
         for message, its_result in zip(context.messages, results, strict=True):
             self._has_sent(cluster, message, its_result)
-        return result
 
     def _has_sent(self, cluster: str | None, message: Message, result: SendResult | None) -> None:
         sent = Sent(_as_it_is(message), result, self._clock.passed, self._converter(), cluster)

@@ -199,6 +199,7 @@ class RealWorld:
             consumer_options=_where_to_begin,
             name_server=lambda name, said: self._name_servers[name],
             send_middleware=lambda name: (self._seen.sends_to(self._listened.same_as(name)),),
+            inner_send_middleware=lambda name: (self._seen.sent_to(self._listened.same_as(name)),),
             consume_middleware=lambda name: (self._seen.calls_of(self._listened.same_as(name)),),
             handler_middleware=(self._seen.comes_to_handler, failing),
             hook_failed=self._seen.hook_failed,

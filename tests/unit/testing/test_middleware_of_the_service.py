@@ -6,6 +6,7 @@ import textwrap
 
 import pytest
 
+from rocketbox.errors import ClientError
 from rocketbox.testing import Harness, Outcome
 from tests.support.framework.services import ServiceMaker
 
@@ -14,7 +15,9 @@ pytestmark = pytest.mark.anyio
 HEAD = """
 from typing import Any
 
-from rocketbox import RetryLater, RocketBox, bean, rocketmq_listener
+from rocketbox import (
+    LocalTransactionState, RetryLater, RocketBox, bean, rocketmq_listener, rocketmq_transaction_listener
+)
 from rocketbox.client import ConsumeContext, ConsumeMiddleware, ConsumeNext, SendContext, SendMiddleware, SendNext
 
 app = RocketBox("shop", scan=[__name__])
@@ -207,3 +210,96 @@ def twice() -> ConsumeMiddleware:
         assert (call.outcome, call.skipped) == (Outcome.DEAD_LETTER, ())
         with pytest.raises(AssertionError, match=r"reject had no arguments: Reject\('reject: it cannot be read"):
             _ = call.payload
+
+
+AROUND_SENDS = """
+from dataclasses import replace
+
+from rocketbox import Message
+
+mode = []
+
+@bean
+def around() -> SendMiddleware:
+    async def around(context: SendContext, call_next: SendNext) -> Any:
+        if "drop" in mode:
+            return None
+        if "stamp" in mode:
+            stamped = [replace(each, tag="paid", properties={"by": "us"}) for each in context.messages]
+            return await call_next(replace(context, messages=stamped))
+        if "twice" in mode:
+            await call_next(context)
+        result = await call_next(context)
+        if "fail" in mode:
+            raise RuntimeError("metrics are down")
+        return result
+    return around
+
+@rocketmq_listener(topic="orders", consumer_group="bills")
+async def bill(number: str) -> None:
+    ran.append(number)
+"""
+
+
+async def test_what_was_sent_is_told_though_middleware_fails_the_send(service: ServiceMaker) -> None:
+    shop = service(HEAD + AROUND_SENDS, SETTINGS)
+    async with Harness(shop.app) as harness:
+        shop.mode.append("fail")
+        with pytest.raises(RuntimeError, match="metrics are down"):
+            await harness.send("orders", "1")
+        with pytest.raises(RuntimeError, match="metrics are down"):
+            await harness.template.send_batch("orders", ["2", "3"])
+        await harness.drain()
+        assert sorted(shop.ran) == ["1", "2", "3"]
+        assert harness.sent("orders").all(str) == ["1", "2", "3"]
+        first, second, third = harness.sent("orders")
+        assert all(each.result is not None for each in (first, second, third))
+        assert second.result is not third.result
+        assert "the send to orders failed, though its message was sent: RuntimeError: metrics are down" in harness.log
+        assert "not sent" not in harness.log
+
+
+async def test_what_middleware_drops_was_not_sent(service: ServiceMaker) -> None:
+    shop = service(HEAD + AROUND_SENDS, SETTINGS)
+    async with Harness(shop.app) as harness:
+        shop.mode.append("drop")
+        await harness.template.send_one_way("orders", "1")
+        await harness.drain()
+        assert shop.ran == []
+        assert len(harness.sent("orders")) == 0
+        assert harness.log == "+0.000 s  not sent to orders: a middleware did not pass it on"
+
+
+async def test_what_middleware_adds_or_sends_again_is_seen_in_what_was_sent(service: ServiceMaker) -> None:
+    shop = service(HEAD + AROUND_SENDS, SETTINGS)
+    async with Harness(shop.app) as harness:
+        await harness.send("orders", "1")
+        shop.mode.append("stamp")
+        await harness.send("orders", "2")
+        shop.mode[:] = ["twice"]
+        await harness.send("orders", "3")
+        await harness.drain()
+        assert sorted(shop.ran) == ["1", "2", "3", "3"]
+        told = [(each.payload(str), each.tag, dict(each.headers)) for each in harness.sent("orders")]
+        assert told == [("1", None, {}), ("2", "paid", {"by": "us"}), ("3", None, {}), ("3", None, {})]
+
+
+async def test_what_is_sent_in_a_transaction_passes_middleware_and_is_sent_with_its_end(service: ServiceMaker) -> None:
+    source = """
+    @rocketmq_transaction_listener(topic="orders")
+    async def was_stored(number: str) -> LocalTransactionState:
+        return LocalTransactionState.ROLLBACK
+    """
+    shop = service(HEAD + AROUND_SENDS + textwrap.dedent(source), SETTINGS)
+    async with Harness(shop.app) as harness:
+        shop.mode.append("stamp")
+        async with harness.template.transaction("orders", "1"):
+            assert len(harness.sent("orders")) == 0
+        await harness.drain()
+        (sent,) = harness.sent("orders")
+        assert (sent.tag, shop.ran) == ("paid", ["1"])
+        shop.mode[:] = ["drop"]
+        with pytest.raises(ClientError, match="a middleware returned None for a send"):
+            await harness.template.transaction("orders", "2").begin()
+        await harness.advance("2m")
+        assert (len(harness.sent("orders")), shop.ran) == (1, ["1"])
