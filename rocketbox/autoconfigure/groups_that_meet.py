@@ -8,10 +8,10 @@ Source: Apache RocketMQ 5.x ``ConsumerManager.registerConsumer``, ``AllocateMess
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rocketbox.autoconfigure.kinds import ListenerPlan
-from rocketbox.autoconfigure.properties import RocketMQProperties, cluster_prefix
+from rocketbox.autoconfigure.properties import cluster_prefix
 from rocketbox.autoconfigure.users import PlannedClients
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.listeners.plans import ContainerPlan
@@ -22,9 +22,12 @@ __all__ = ["groups_that_meet"]
 
 
 def groups_that_meet(
-    properties: RocketMQProperties, clients: PlannedClients, plans: Sequence[ListenerPlan]
+    name_servers: Mapping[str, str | None], clients: PlannedClients, plans: Sequence[ListenerPlan]
 ) -> Iterator[Finding]:
-    """A finding for each group that has another one of its name on the same servers, with other subscriptions."""
+    """A finding for each group that has another one of its name on the same servers, with other subscriptions.
+
+    ``name_servers`` is what the service says of each cluster's.
+    """
     before: list[tuple[tuple[str, str | None], frozenset[str], ContainerPlan]] = []
     for plan in plans:
         found = clients.clusters.get(plan.cluster or "")
@@ -32,7 +35,7 @@ def groups_that_meet(
             continue
         user = found.groups[plan.group].user
         name = (Namespace(user.namespace or "").wrap(plan.group), user.namespace_v2)
-        servers = _servers(properties.cluster(plan.cluster or "").name_server)
+        servers = _servers(name_servers[plan.cluster or ""])
         for other_name, other_servers, other in before:
             if name == other_name and servers & other_servers and _subscribes(plan) != _subscribes(other):
                 yield Finding(

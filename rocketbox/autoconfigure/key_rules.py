@@ -36,8 +36,12 @@ def key_findings(
     properties: RocketMQProperties,
     clients: Mapping[str, ClusterClients],
     where: Where,
+    name_servers: Mapping[str, str | None],
 ) -> list[Finding]:
-    """Everything wrong with the keys of all clusters that start; ``clients`` are those of each."""
+    """Everything wrong with the keys of all clusters that start; ``clients`` are those of each.
+
+    ``name_servers`` is what the service says of each cluster's, where a test has put another one there.
+    """
     if properties.off_by is not None:
         return []
     findings: list[Finding] = []
@@ -55,7 +59,7 @@ def key_findings(
                 *_wrong_names(prefix, cluster, where),
                 *_unbuilt(prefix, cluster, where),
             ]
-    findings += _one_name_twice(every, clients, where)
+    findings += _one_name_twice(every, clients, where, name_servers)
     return findings
 
 
@@ -191,14 +195,18 @@ def servers_in(said: str) -> frozenset[str]:
 
 
 def _one_name_twice(
-    clusters: Mapping[str, ClusterProperties], clients: Mapping[str, ClusterClients], where: Where
+    clusters: Mapping[str, ClusterProperties],
+    clients: Mapping[str, ClusterClients],
+    where: Where,
+    name_servers: Mapping[str, str | None],
 ) -> Iterator[Finding]:
     """One name for clients of two clusters that are one: brokers would take them for one client."""
     first: dict[tuple[object, str], tuple[str, str]] = {}
     for name, cluster in clusters.items():
-        if cluster.name_server is None or cluster.is_off:
+        said = name_servers[name]
+        if cluster.name_server is None or cluster.is_off or said is None:
             continue
-        servers = servers_in(cluster.name_server)
+        servers = servers_in(said)
         for client in clients[name].clients:
             if client.instance_name == DEFAULT_INSTANCE_NAME:
                 continue

@@ -119,8 +119,10 @@ class ListenerPlanner:
         for cluster, own in clusters_by_name(self.properties).items():
             of_cluster_ = [plan for plan in plans if (plan.cluster or "") == cluster]
             self.clients.clusters[cluster] = plan_clients(own, of_cluster_, self._keys_of(cluster, own))
-        self.findings += key_findings(self.properties, self.clients.clusters, self.service.where)
-        self.findings += groups_that_meet(self.properties, self.clients, plans)
+        name_servers = {name: own.name_server for name, own in clusters_by_name(self.properties).items()}
+        name_servers[""] = self.service.machine.main_name_server(self.settings, name_servers[""])
+        self.findings += key_findings(self.properties, self.clients.clusters, self.service.where, name_servers)
+        self.findings += groups_that_meet(name_servers, self.clients, plans)
         self.findings += long_names(self.properties, self.clients, plans, self.service.where)
         self.warnings += key_file_warnings(self.properties, self.clients.clusters, self.service.where)
         self._warn_of_unknown_groups(clusters, everything)

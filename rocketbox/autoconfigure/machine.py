@@ -40,6 +40,10 @@ def _as_planned(plan: ContainerPlan) -> Mapping[str, Any]:
     return {}
 
 
+def _as_it_is(settings: Settings, said: str | None) -> str | None:
+    return said
+
+
 def _nobody(what: str, error: Exception) -> None:
     """Nobody wants to know more than the log says."""
 
@@ -72,6 +76,9 @@ class Machine:
     name_server: Callable[[str, str], str] | None = None
     """Where the name server of a cluster is, given the cluster's name (empty: the main one) and what the settings say,
     an address by then. None: where the settings say. Raises ConfigurationError for one that must not be used."""
+    main_name_server: Callable[[Settings, str | None], str | None] = _as_it_is
+    """What the service itself says the main cluster's name server is, given the settings of the start and what holds of
+    them. They differ where a test has put its own there. Two clusters for which a service says the same are one."""
     send_middleware: Callable[[str], Sequence[SendMiddleware]] = _none
     """What sees all sends to the cluster of that name, outside of the application's own middleware."""
     inner_send_middleware: Callable[[str], Sequence[SendMiddleware]] = _none

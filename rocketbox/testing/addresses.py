@@ -14,10 +14,11 @@ from rocketbox.autoconfigure.key_rules import servers_in
 from rocketbox.autoconfigure.properties import cluster_prefix
 from rocketbox.boot.origins import split_key
 from rocketbox.boot.placeholders import PlaceholderError
+from rocketbox.boot.settings import Settings
 from rocketbox.errors import ConfigurationError
 from rocketbox.testing.errors import HarnessError
 
-__all__ = ["MAIN", "given_name_servers", "same_clusters"]
+__all__ = ["MAIN", "given_name_servers", "main_of_the_service", "same_clusters"]
 
 MAIN = "rocketmq.name-server"
 
@@ -70,7 +71,7 @@ def same_clusters(assembly: Assembly, given: frozenset[str]) -> dict[str, str | 
     (:func:`given_name_servers`).
     """
     found: dict[frozenset[str], str | None] = {}
-    main = "embedded" if "" in given else _said_by_the_service(assembly)
+    main = main_of_the_service(assembly.settings, given)
     if main is not None:
         found[servers_in(main)] = None
     same: dict[str, str | None] = {}
@@ -80,10 +81,15 @@ def same_clusters(assembly: Assembly, given: frozenset[str]) -> dict[str, str | 
     return same
 
 
-def _said_by_the_service(assembly: Assembly) -> str | None:
-    """The main cluster's name server as the service has it, below what the harness has put there."""
+def main_of_the_service(settings: Settings, given: frozenset[str]) -> str | None:
+    """The main cluster's name server as the service has it, below what the harness has put there.
+
+    Where the settings of the test say it, it is theirs.
+    """
+    if "" in given:
+        return "embedded"
     try:
-        said = assembly.settings.explain(MAIN)[1:]
+        said = settings.explain(MAIN)[1:]
     except (PlaceholderError, ConfigurationError):  # nobody needs it where a test runs
         return None
     return said[0].text if said else None

@@ -22,7 +22,7 @@ from rocketbox.message import MessageExt, MessageQueue, Property
 from rocketbox.protocol.stored_message import decode_message
 from rocketbox.remoting.network import without_tcp
 from rocketbox.storage.memory_storage import MemoryStorage
-from rocketbox.testing.addresses import MAIN, same_clusters
+from rocketbox.testing.addresses import MAIN, main_of_the_service, same_clusters
 from rocketbox.testing.errors import HarnessError, StuckError
 from rocketbox.testing.faults import ClusterFaults, Faults, HandlerFaults
 from rocketbox.testing.listened import Listened
@@ -104,6 +104,7 @@ class MemoryWorld:
             client_options=CLIENT,
             consumer_options=lambda plan: CONSUMER,
             name_server=lambda name, said: self._cluster(name).name_server_address,
+            main_name_server=lambda settings, said: main_of_the_service(settings, self._given),
             send_middleware=lambda name: (self._seen.sends_to(self._listened.same_as(name)),),
             inner_send_middleware=lambda name: (self._seen.sent_to(self._listened.same_as(name)),),
             consume_middleware=lambda name: (self._seen.calls_of(self._listened.same_as(name)),),

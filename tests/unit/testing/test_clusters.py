@@ -11,7 +11,7 @@ import pytest
 
 from rocketbox.client import MQClientInstance
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
-from rocketbox.errors import ConnectError, RequestTimeoutError
+from rocketbox.errors import ConfigurationError, ConnectError, RequestTimeoutError
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.storage.memory_storage import MemoryStorage
@@ -46,6 +46,18 @@ def stock(item: str) -> None:
 async def ask(name_server: str) -> None:
     async with MQClientInstance(name_server) as instance:
         await instance.find_route("departures")
+"""
+
+TWO_DESKS = """
+from rocketbox import RocketBox, rocketmq_listener
+
+app = RocketBox("desk", scan=[__name__])
+
+@rocketmq_listener(topic="departures", consumer_group="desk")
+async def depart(flight: str) -> None: ...
+
+@rocketmq_listener(topic="records", consumer_group="desk", cluster="audit")
+async def record(flight: str) -> None: ...
 """
 
 SETTINGS = """
@@ -228,3 +240,32 @@ async def test_embedded_in_the_settings_of_a_test_is_one_cluster_as_anywhere(
         await harness.drain()
         assert desk.seen == [("audit", "UA1")]
         assert len(harness.sent("records")) == shared
+
+
+@pytest.mark.parametrize("main", ["ns1.example:9876", None])
+async def test_embedded_in_the_settings_of_a_test_is_another_cluster_than_the_service_s_own_main_one(
+    main: str | None, service: ServiceMaker
+) -> None:
+    said = f"rocketmq: {{name-server: {main}, producer: {{group: desk}}}}" if main else "rocketmq.producer.group: desk"
+    desk = service(TWO_DESKS, said)
+    one = {"group": "desk", "instance-name": "one"}
+    settings = {"rocketmq.producer": one, "rocketmq.clusters.audit": {"name-server": "embedded", "producer": one}}
+    async with Harness(desk.app, settings=settings) as harness:
+        await harness.send("records", "UA1", cluster="audit")
+        await harness.drain()
+        assert [call.payload for call in harness.calls("record")] == ["UA1"]
+        assert harness.calls("depart") == []
+        assert len(harness.sent("records")) == 0
+
+
+@pytest.mark.parametrize("said", ["embedded", "ns1.example:9876"])
+async def test_one_group_in_two_clusters_that_are_one_is_refused_as_in_production(
+    said: str, service: ServiceMaker
+) -> None:
+    desk = service(
+        TWO_DESKS,
+        f"rocketmq: {{name-server: {said}, producer: {{group: desk}}, clusters: {{audit: {{name-server: {said}}}}}}}",
+    )
+    with pytest.raises(ConfigurationError, match=f"are one group, for both have the name server {said}"):
+        async with Harness(desk.app):
+            pass
