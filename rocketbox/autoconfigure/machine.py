@@ -48,6 +48,10 @@ def _nobody(what: str, error: Exception) -> None:
     """Nobody wants to know more than the log says."""
 
 
+def _the_log_tells(told: str) -> None:
+    """Nobody else wants to know."""
+
+
 def _settings_as_they_are(settings: Settings) -> None:
     """Nobody waits for them."""
 
@@ -93,6 +97,8 @@ class Machine:
     only logs; given is which one, in words."""
     scheduled_function_called: Callable[[str], AbstractContextManager[object]] = _nothing_around
     """Stands around each call of a scheduled function, in its task; given is which one, in words."""
+    listener_paused: Callable[[str], object] = _the_log_tells
+    """Is told when a group of listeners pauses itself: which one, why, and what to do, as the log says it."""
     settings_read: Callable[[Settings], object] = _settings_as_they_are
     """Is told of the settings of a start, before anything of it runs and before what is wrong with it is refused."""
     handler_middleware: tuple[ConsumeMiddleware, ...] = ()

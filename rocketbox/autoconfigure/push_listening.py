@@ -126,6 +126,7 @@ class PushListeners(ListenerKind[Candidate, ContainerPlan]):
                     clock=self._service.clock,
                     await_termination=starting.drain_timeout,
                     given={"wait_for_servers": cluster.startup == "retry", **machine.consumer_options(plan)},
+                    paused=machine.listener_paused,
                 )
             )
         return containers

@@ -45,6 +45,7 @@ class ListenerContainer:
 
     ``template_of(cluster)`` is what gives, when it is called, the template for what ``send_to`` sends on; without a
     cluster of its own it goes to that of the listener. ``given`` are options of the consumer that win over the plan's.
+    ``paused(told)`` is called when the group pauses itself, with why and what to do.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class ListenerContainer:
         clock: Clock,
         await_termination: float = 15.0,
         given: Mapping[str, Any] = MappingProxyType({}),
+        paused: Callable[[str], object] = lambda told: None,
     ) -> None:
         self.plan = plan
         self._instance = instance
@@ -67,6 +69,7 @@ class ListenerContainer:
         self._clock = clock
         self._await_termination = await_termination
         self._given = given
+        self._tell_of_pause = paused
         self._stack = AsyncExitStack()
         self._consumer: PushConsumer | None = None
         self._limit: InvalidLimit | None = None
@@ -157,6 +160,17 @@ class ListenerContainer:
         assert self._limit is not None
         self._limit.open()
 
+    def begin_anew(self) -> None:
+        """Unreadable payloads of before count no more, and a group that they have paused goes on.
+
+        One that the application has paused stays so.
+        """
+        assert self._limit is not None
+        if self._limit.closed and self._reason == self._too_many_invalid:
+            self.resume()
+        else:
+            self._limit.open()
+
     def state(self) -> ContainerState:
         """What health shows; ``progress`` is the sum of its queues."""
         if self._consumer is None:
@@ -177,17 +191,18 @@ class ListenerContainer:
             progress["trace_lost"] = trace.dropped + trace.failed
         return ContainerState(self.cluster, self.group, self._status, ready, reason, progress)
 
+    @property
+    def _too_many_invalid(self) -> str:
+        return f"more than {self.plan.options.invalid_limit} payloads a minute could not be read (invalid-limit)"
+
     def _pause_for_invalid(self) -> None:
-        limit = self.plan.options.invalid_limit
-        reason = f"more than {limit} payloads a minute could not be read (invalid-limit)"
-        self.pause(reason)
-        _log.error(
-            "group %s is paused: %s. Nothing more is dead-lettered; mend the handler's type or the sender and start "
-            "again, or call app.listeners[%r].resume()",
-            self.group,
-            reason,
-            self.group,
+        self.pause(self._too_many_invalid)
+        told = (
+            f"group {self.group} is paused: {self._too_many_invalid}. Nothing more is dead-lettered; mend the "
+            f"handler's type or the sender and start again, or call app.listeners[{self.group!r}].resume()"
         )
+        _log.error("%s", told)
+        self._tell_of_pause(told)
 
     async def _subscribe(self, consumer: PushConsumer, topic: str, limit: InvalidLimit) -> None:
         """Subscribe a topic for its function, or once for all of its functions, by tag."""

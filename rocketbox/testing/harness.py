@@ -516,9 +516,10 @@ class Harness:
 
         Nothing is left of what was sent, called, raised or given up, and what still waits at the broker (for a retry, a
         delay, the end of a transaction, a frozen group) never comes. Overrides, frozen groups and faults are undone;
-        after faults of broker or disk a minute passes, in which clients get over them. Beans, hooks, schedules and the
-        time of day go on as they are; batches for Spark listeners are numbered from 0 on. On a real broker what waits
-        for a retry or a delay comes all the same.
+        after faults of broker or disk a minute passes, in which clients get over them. A group that ``invalid-limit``
+        has paused goes on, and counts from 0; one that the service pauses itself stays so. Beans, hooks, schedules and
+        the time of day go on as they are; batches for Spark listeners are numbered from 0 on. On a real broker what
+        waits for a retry or a delay comes all the same.
 
         Raises HarnessError while a handler runs, and StuckError; and, once all of that is done, what handlers, hooks
         and background tasks had raised and nobody was told, as the end does.
@@ -541,6 +542,8 @@ class Harness:
             await consumer.skip(ends)
             self._offsets_before.update({(plan.group, plan.cluster, queue): end for queue, end in ends.items()})
         self._changes.undo_all()
+        for plan in self._listened.plans:
+            self._listened.container(plan.group, plan.cluster).begin_anew()
         self._failing.forget()
         await self._pace.settle()
         untold, hooks = self._untold, self._of_hooks
@@ -623,8 +626,9 @@ class Harness:
         ended, whoever sends (one with ``auto-batch`` waits for others). What handlers raised that is no signal
         (``Reject``, ``RetryLater``, ``BatchFailed``) is raised here, once: the exception itself, or an ExceptionGroup
         of several; ``failures="keep"`` leaves it in :meth:`calls`. So is what background tasks, scheduled functions and
-        transaction listeners raised. Not waited for are threads that say ``daemon=True``, and threads and timers of
-        libraries. Raises StuckError.
+        transaction listeners raised. Not waited for are threads that say ``daemon=True``, threads and timers of
+        libraries, and what waits at the broker for a group that is frozen or paused (also by itself, at
+        ``invalid-limit``: :attr:`log` says so). Raises StuckError.
         """
         self._check_awaited("drain")
         await self._pace.settle()

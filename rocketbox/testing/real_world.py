@@ -203,6 +203,7 @@ class RealWorld:
             consume_middleware=lambda name: (self._seen.calls_of(self._listened.same_as(name)),),
             handler_middleware=(self._seen.comes_to_handler, failing),
             hook_failed=self._seen.hook_failed,
+            listener_paused=self._seen.note,
             transaction_listener_called=self._seen.transaction_listener_called,
             scheduled_function_called=self._seen.scheduled_function_called,
         )

@@ -56,6 +56,9 @@ async def read(text: str, till: Till) -> None:
 async def ask(text: str, template: RocketMQTemplate) -> None:
     await app.release.wait()
 
+@rocketmq_listener(topic="counts", consumer_group="counts", invalid_limit=3)
+async def count(counted: dict) -> None: ...
+
 @app.on_startup
 async def begin(till: Till) -> None:
     till.sold.append("begun")
@@ -253,3 +256,44 @@ async def test_a_transaction_that_is_open_is_never_asked_about(service: ServiceM
             transaction.unknown()
         (call,) = await harness.consumed("shop")
         assert call.payload == "lamp"
+
+
+async def test_what_could_not_be_read_counts_from_0_and_a_group_that_it_has_paused_goes_on(shop: ModuleType) -> None:
+    async with Harness(shop.app) as harness:
+        for unreadable in (2, 2, 9):  # the group is paused at more than 3 a minute
+            for _ in range(unreadable):
+                await harness.send("counts", "no count")
+            await harness.drain()
+            assert ("group counts is paused" in harness.log) == (unreadable > 3)
+            await harness.fresh()
+        await harness.send("counts", {"n": 1})
+        await harness.drain()
+        assert [call.payload for call in harness.calls("count") if call.outcome is Outcome.CONSUMED] == [{"n": 1}]
+        await harness.advance("1h")
+        assert harness.dead_letters("counts") == [], "those that it had held are passed over"
+
+
+async def test_a_group_that_the_service_itself_has_paused_stays_so(shop: ModuleType) -> None:
+    async with Harness(shop.app) as harness:
+        container = harness.app.listeners["counts"]
+        for _ in range(9):
+            await harness.send("counts", "no count")
+        await harness.drain()
+        container.pause()
+        await harness.fresh()
+        assert container.state().reason == "paused by the application"
+        container.resume()
+        await harness.send("counts", {"n": 1})
+        await harness.drain()
+        assert [call.payload for call in harness.calls("count") if call.outcome is Outcome.CONSUMED] == [{"n": 1}]
+
+
+async def test_the_log_says_that_a_group_is_paused_why_and_what_to_do(shop: ModuleType) -> None:
+    async with Harness(shop.app) as harness:
+        for _ in range(9):
+            await harness.send("counts", "no count")
+        await harness.drain()
+        told = [line for line in harness.log.splitlines() if "paused" in line]
+        assert len(told) == 1
+        assert "group counts is paused: more than 3 payloads a minute could not be read (invalid-limit)" in told[0]
+        assert "app.listeners['counts'].resume()" in told[0]
