@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,16 @@ def launch_options(
     config: Any, profiles: Any, settings: Any, beans: Any, hooks: Any
 ) -> tuple[Path | str | None, Sequence[str], dict[str, object], dict[Any, object], bool]:
     """The options of :meth:`RocketBox.started`. Raises HarnessError."""
-    if config is not None and not isinstance(config, Path | str):
+    if config is not None and not isinstance(config, str | os.PathLike):
         raise _wrong("config", config, 'the path of a settings file, "rocketbox.yaml"')
-    if isinstance(profiles, str) or not isinstance(profiles, Sequence) or not all(isinstance(p, str) for p in profiles):
+    names = () if profiles is None else tuple(profiles) if isinstance(profiles, Iterable) else (profiles,)
+    if isinstance(profiles, str) or not all(isinstance(name, str) for name in names):
         raise HarnessError(f'profiles={profiles!r}: write profiles=["test"]')
     if not isinstance(hooks, bool):
         raise HarnessError(f"hooks={hooks!r}: write hooks=False to leave out whatever runs by itself")
     said = _mapping("settings", settings, 'settings={"desk.threshold": 30}')
-    return config, profiles, said, _mapping("beans", beans, "beans={TheType: object}"), hooks
+    path = config if config is None or isinstance(config, str) else Path(config)
+    return path, names, said, _mapping("beans", beans, "beans={TheType: object}"), hooks
 
 
 def name_servers_by_cluster(given: Any) -> dict[str, str]:

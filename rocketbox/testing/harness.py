@@ -418,17 +418,18 @@ class Harness:
         Raises HarnessError for what is no message, and for one that the broker does not have.
         """
         self._check_awaited("redeliver")
-        cluster, stored = await self._stored(message)
+        cluster, group, stored = await self._stored(message)
         for each in stored:
-            self._in_world.redeliver(cluster, message.group if isinstance(message, Call) else None, each)
+            self._in_world.redeliver(cluster, group, each)
             self._seen.note(f"delivered again: {each.topic}  {shown(each.received_body)}")
         await self._pace.settle()
 
-    async def _stored(self, message: Call | MessageExt | Sent) -> tuple[str | None, tuple[MessageExt, ...]]:
+    async def _stored(self, message: Call | MessageExt | Sent) -> tuple[str | None, str | None, tuple[MessageExt, ...]]:
+        """Messages at the broker, with their cluster, and the group that had them, if it is known."""
         if isinstance(message, Call):
-            return message.cluster, message.messages
+            return message.cluster, message.group, message.messages
         if isinstance(message, MessageExt):
-            return self._seen.cluster_of(message), (message,)
+            return *self._seen.whose(message), (message,)
         if not isinstance(message, Sent):
             raise HarnessError(
                 f"redeliver is given a {type(message).__qualname__}, and not one message: write "
@@ -454,7 +455,7 @@ class Harness:
                 f"the broker has no message {message.result.msg_id} in topic {message.result.topic} ({message}): take "
                 "its call, harness.calls(handler)[0]"
             )
-        return message.cluster, (found,)
+        return message.cluster, None, (found,)
 
     # --- the service -------------------------------------------------------------------------------------------------
 

@@ -133,8 +133,12 @@ class Listened:
 
     def client_of(self, cluster: str | None, group: str | None = None) -> ClientPlan:
         """Who a group's listeners are to a cluster; with no group, who sends there."""
-        clients = self._clients.clusters[cluster or ""]
-        return clients.producer if group is None else clients.groups[group]
+        clusters = self._clients.clusters
+        if group is None:
+            return clusters[cluster or ""].producer
+        # Who has only the first name of a cluster may mean a group of another one of its names.
+        same = (name for name in clusters if self.same_as(name or None) == self.same_as(cluster))
+        return next(clusters[name].groups[group] for name in (cluster or "", *same) if group in clusters[name].groups)
 
     def namespace_of(self, cluster: str | None, group: str | None = None) -> Namespace:
         """The namespace of that client."""

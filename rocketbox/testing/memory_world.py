@@ -185,7 +185,9 @@ class MemoryWorld:
     def redeliver(self, cluster: str | None, group: str | None, message: MessageExt) -> None:
         """Put a message once more into its queue."""
         text = remove_properties(message.raw_properties, (b"__CRC32#",))
-        topic = self._listened.namespace_of(cluster, group).wrap(message.topic)
+        topic = message.topic
+        if self._listened.plain(cluster, topic) == topic:  # as the service knows it
+            topic = self._listened.namespace_of(cluster, group).wrap(topic)
         again = record_of(message, topic, message.queue_id, text, 0)
         self._running(cluster).broker.store.put(replace(again, body=message.received_body))
 
@@ -195,11 +197,15 @@ class MemoryWorld:
         It is not looked for where the answer to its send says: that is where it waits, for its time or for the end of
         its transaction, which is a place of another topic.
         """
-        wrapped = self._listened.namespace_of(cluster).wrap(topic)
         store = self._running(cluster).broker.store
-        found = await store.query_keys(wrapped, msg_id, store.options.max_msgs_num_batch, 0, self.clock.time_ms())
-        messages = (decode_message(record)[0] for record in reversed(found.records))  # the one that came first
-        return next((each for each in messages if each.properties.get(Property.UNIQ_KEY) == msg_id), None)
+        for namespace in self._listened.namespaces(cluster):
+            wrapped = namespace.wrap(topic)
+            found = await store.query_keys(wrapped, msg_id, store.options.max_msgs_num_batch, 0, self.clock.time_ms())
+            for record in reversed(found.records):  # the one that came first
+                message = decode_message(record)[0]
+                if message.properties.get(Property.UNIQ_KEY) == msg_id:
+                    return message
+        return None
 
     def _running(self, name: str | None) -> MemoryCluster:
         cluster = self._cluster(name)

@@ -101,6 +101,9 @@ class Observer:
         self._was_asked_for = was_asked_for
         self._plain = plain
         self._last_error: dict[Place, tuple[BaseException | None, int]] = {}
+        # By identity of their contexts: middleware may hand one to a task of its own, which nothing else ties to these.
+        self._calls_in_middleware: dict[int, Call] = {}
+        self._sends_in_middleware: dict[int, list[SendContext]] = {}
 
     @property
     def done(self) -> int:
@@ -111,11 +114,13 @@ class Observer:
         """What was seen last."""
         return [entry.text for entry in self.log[-LATEST:]]
 
-    def cluster_of(self, message: MessageExt) -> str | None:
-        """The cluster that a message came from to a handler, or was given up in; the main one, if nobody knows."""
-        came = ((call.cluster, each) for call in self.calls for each in call.messages)
-        given_up = ((letter.cluster, letter.message) for letter in self.dead)
-        return next((cluster for cluster, each in (*came, *given_up) if each is message), None)
+    def whose(self, message: MessageExt) -> tuple[str | None, str | None]:
+        """The cluster that a message came from to a handler, or was given up in, and the group that had it; the main
+        one, and none, if nobody knows."""
+        came = ((call.cluster, call.group, each) for call in self.calls for each in call.messages)
+        given_up = ((letter.cluster, letter.group, letter.message) for letter in self.dead)
+        found = ((cluster, group) for cluster, group, each in (*came, *given_up) if each is message)
+        return next(found, (None, None))
 
     def note(self, text: str) -> None:
         self._seen += 1
@@ -186,7 +191,10 @@ class Observer:
 
     async def comes_to_handler(self, context: ConsumeContext, call_next: ConsumeNext) -> Outcomes:
         """The innermost middleware of calls: the service's own has passed this one on."""
-        if (call := self.under_way.call_of_this) is not None:
+        call = self._calls_in_middleware.get(id(context))
+        if call is None:
+            call = self.under_way.call_of_this
+        if call is not None:
             call.passed_on = True
         return await call_next(context)
 
@@ -208,6 +216,7 @@ class Observer:
             self._while_sending(lambda: waiting.over, waiting.end)
         around, sent = _sent.get(), list[SendContext]()
         _sent.set(sent)
+        self._sends_in_middleware[id(context)] = sent
         try:
             result = await self._in_time(call_next(context))
         except BaseException as error:
@@ -217,12 +226,16 @@ class Observer:
             raise
         finally:
             _sent.set(around)
+            del self._sends_in_middleware[id(context)]
         if not sent:
-            self.note(f"not sent to {_of(cluster)}{context.messages[0].topic}: a middleware did not pass it on")
+            self.note(f"not sent to {_of(cluster)}{context.messages[0].topic} so far: a middleware did not pass it on")
         return result
 
     def _were_sent(self, cluster: str | None, context: SendContext, result: SendResult | None) -> None:
-        if (sent := _sent.get()) is not None:
+        sent = self._sends_in_middleware.get(id(context))
+        if sent is None:
+            sent = _sent.get()
+        if sent is not None:
             sent.append(context)
         if context.transaction is not None:
             self._follow(context.transaction, cluster, context.messages[0], result)
@@ -281,13 +294,15 @@ class Observer:
         raise why
 
     async def _on_consume(self, cluster: str | None, context: ConsumeContext, call_next: ConsumeNext) -> Outcomes:
-        call = self._begin(cluster, context)
+        call = self._calls_in_middleware[id(context)] = self._begin(cluster, context)
         with self.under_way.call(call, self._turns.current_task()) as awaiting:
             try:
                 outcomes: Outcomes = await awaiting(call_next(context))
             except BaseException as error:
                 self._end(call, context, error, None)
                 raise
+            finally:
+                del self._calls_in_middleware[id(context)]
             self._end(call, context, None, outcomes)
             return outcomes
 

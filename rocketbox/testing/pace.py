@@ -39,7 +39,7 @@ FEWEST_TURNS = 100  # of the loop, likewise, while it has something to run: a se
 FEW_TURNS = 100  # of the loop, between two moves of time, when it moves whatever goes on
 FEWEST_STEPS = 10  # looks that have seen something go on, before it is called endless
 ENDLESS = 10  # times patience, in which something is always brought forward, or waited for, and no time moves
-LONGEST = 3  # times as long as that, where much of it is real time that what goes on takes
+LONGEST = 10  # times as long as that, where much of it is real time that what goes on takes
 NEVER_WAITS = "a task of this event loop never waits for anything, and runs again in each turn"
 
 Done = Callable[[], bool]

@@ -30,7 +30,7 @@ from rocketbox.testing.loop_turns import ThreadCall, is_users_own, is_users_own_
 __all__ = ["StartedThread", "TimerCall", "telling_of_threads"]
 
 Started = Callable[[threading.Thread, FrameType], "StartedThread | None"]
-Submitted = Callable[[Callable[..., Any], FrameType], ThreadCall | None]
+Submitted = Callable[[Callable[..., Any], FrameType, bool], ThreadCall | None]
 
 OF_POOLS = (os.path.dirname(futures.__file__) + os.sep, os.path.dirname(anyio.__file__) + os.sep)
 INHERITED = "_rocketbox_inherited_daemon"  # of a thread: nobody said that it is a daemon, but who made it is one
@@ -151,7 +151,7 @@ class _Taps:
         def submit_and_tell(
             pool: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any, **named: Any
         ) -> Future[Any]:
-            call = submitted(function, _who_hands_over(sys._getframe(1))) if self._is_on else None
+            call = submitted(function, _who_hands_over(sys._getframe(1)), False) if self._is_on else None
             if call is None:
                 return submit(pool, function, *args, **named)
             call.future = future = submit(pool, call, *args, **named)
@@ -173,7 +173,7 @@ class _Taps:
 
         @functools.wraps(run_in_thread)
         def run_and_tell(backend: Any, function: Callable[..., Any], args: Any, **named: Any) -> Any:
-            call = submitted(function, _who_hands_over(sys._getframe(1))) if self._is_on else None
+            call = submitted(function, _who_hands_over(sys._getframe(1)), True) if self._is_on else None
             if call is None:
                 return run_in_thread(backend, function, args, **named)
             in_thread(call)
@@ -212,7 +212,8 @@ def telling_of_threads(
     """``started`` is called with each thread of the process that is about to start, by who starts it.
 
     ``submitted`` is called with each function that is given to a pool of threads, by who gives it; what it returns is
-    called instead, and ``in_thread`` is told of it then. The first two are given the frame of who does it as well.
+    called instead, and ``in_thread`` is told of it then. The first two are given the frame of who does it as well, and
+    ``submitted`` whether it is for a thread of anyio's, which are there for all of the process.
     However often it is to be told, it is told once: all who ask give the same functions.
     """
     global _taps, _users

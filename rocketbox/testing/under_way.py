@@ -105,7 +105,7 @@ class UnderWay:
         self._running: dict[Call, _Running] = {}
         self._asked: dict[Any, tuple[str, object]] = {}  # transaction listeners, by the task that asks one
         self._left: set[_Running] = set()  # calls that have ended, and tasks of theirs have not; scheduled functions
-        self._in_threads_of_service = set[ref[ThreadCall]]()  # a plain set, for threads add to it as well
+        self._in_threads_of_service = set[ref[ThreadCall]]()  # of the loop and of anyio; threads add to it
 
     @property
     def running(self) -> list[Call]:
@@ -218,7 +218,7 @@ class UnderWay:
         one, or by a hook or a background task."""
         if (running := self._in_call_of) is not None:
             running.threads.add(call)
-        elif self.is_in_service():
+        elif self.is_in_service() and call.is_in_default_executor:
             self.called_by_service(call)
 
     def called_by_service(self, call: ThreadCall) -> None:
@@ -275,8 +275,8 @@ class UnderWay:
 
     @property
     def in_threads_of_service(self) -> list[RealWait]:
-        """What hooks and background tasks have given to threads of the loop, of anyio's and of pools: the loop or the
-        process waits for it at its end."""
+        """What hooks and background tasks have given to threads of the loop and of anyio: the loop or the process waits
+        for it at its end. A pool of their own may be closed later, by whoever has made it."""
         return [
             RealWait(f"a thread that {OF_SERVICE} has started{_in_task(call.task)}", call.line, call)
             for each in list(self._in_threads_of_service)
@@ -425,12 +425,13 @@ def thread_started(thread: threading.Thread, starter: FrameType) -> StartedThrea
     return started
 
 
-def submitted_to_pool(function: Callable[..., Any], who: FrameType) -> ThreadCall | None:
-    """A function is given to a pool of threads: what is called instead, where the service gives it.
+def submitted_to_pool(function: Callable[..., Any], who: FrameType, is_of_anyio: bool) -> ThreadCall | None:
+    """A function is given to a pool of threads: what is called instead, where a handler gives it, or to a thread of
+    anyio whatever of the service does.
 
     It, or who gives it, is the user's own: what a library gives to a pool of its own may be there to stay.
     """
-    is_of_service = _call.get() is not None or _service.get() is not None
+    is_of_service = _call.get() is not None or (is_of_anyio and _service.get() is not None)
     is_meant = is_of_service and (is_users_own(function) or is_users_own_code(who.f_code))
     return call_for_thread(function) if is_meant else None
 

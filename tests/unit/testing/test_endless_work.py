@@ -210,7 +210,7 @@ async def test_what_is_brought_forward_in_real_time_without_end_is_named_as_that
     def waits() -> list[RealWait]:  # of one message after the other
         return [RealWait("handler pong", "service.py:1 in pong", of=object(), root=object())]
 
-    looked_at = Pace(VirtualClock(0), HeldUp(), waits, progress, lambda: ["a ball"], 0.02)
+    looked_at = Pace(VirtualClock(0), HeldUp(), waits, progress, lambda: ["a ball"], 0.005)
     with pytest.raises(EndlessError, match=r"without end: .* a ball"):
         await looked_at.settle()
 
@@ -1120,7 +1120,6 @@ async def test_what_one_task_does_one_after_the_other_may_take_longer_than_a_sin
     service: ServiceMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pace, "ENDLESS", 1)
-    monkeypatch.setattr(pace, "LONGEST", 30)
     shop = service(HEAD + ONE_AFTER_THE_OTHER, SETTINGS)
     async with Harness(shop.app, patience=1) as harness:
         for number in range(12):

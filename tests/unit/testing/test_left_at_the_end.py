@@ -130,18 +130,6 @@ async def feed() -> None:
     begun.set()
     await anyio.to_thread.run_sync(release.wait, abandon_on_cancel=True)
 """,
-    "background task in a pool": """
-@app.background_task
-async def feed() -> None:
-    begun.set()
-    await asyncio.get_running_loop().run_in_executor(ThreadPoolExecutor(1), release.wait)
-""",
-    "hook in a pool": """
-@app.on_startup
-async def feed() -> None:
-    ThreadPoolExecutor(1).submit(release.wait)
-    begun.set()
-""",
 }
 
 
@@ -162,6 +150,25 @@ def test_who_keeps_the_loop_or_the_process_from_ending_is_named_and_the_harness_
     assert error.__notes__ == [
         "The end of the event loop, or of the process, waits for it: have the stop let it return"
     ]
+
+
+WORKS_IN_A_POOL = {
+    "submits": "pool.submit(release.wait)",
+    "awaits it": "asyncio.ensure_future(asyncio.get_running_loop().run_in_executor(pool, release.wait))",
+}
+
+
+@pytest.mark.parametrize("way", WORKS_IN_A_POOL)
+def test_a_pool_of_a_hooks_may_serve_several_harnesses(service: ServiceMaker, way: str) -> None:
+    hook = f"pool = ThreadPoolExecutor(1)\n\n@app.on_startup\nasync def feed() -> None:\n    {WORKS_IN_A_POOL[way]}\n"
+    shop = service(HEAD + hook, SETTINGS)
+    try:
+        for _ in range(2):
+            with Harness(shop.app, patience=0.2):
+                assert not shop.release.is_set()
+    finally:
+        shop.release.set()
+        shop.pool.shutdown()
 
 
 LETS_GO_AT_THE_STOP = """

@@ -161,6 +161,51 @@ async def test_a_call_is_listed_from_the_handlers_turn_on(service: ServiceMaker)
             _ = call.payload
 
 
+HANDS_OVER = """
+import asyncio
+import contextvars
+
+handed = asyncio.Queue()
+
+@app.on_startup
+async def starts() -> None:
+    asyncio.create_task(works())
+
+async def works() -> None:
+    while True:
+        call_next, context, result = await handed.get()
+        result.set_result(await call_next(context))
+
+async def hand_over(context, call_next) -> Any:
+    result = asyncio.get_running_loop().create_future()
+    await handed.put((call_next, context, result))
+    return await result
+
+@bean
+def calls() -> ConsumeMiddleware:
+    return hand_over
+
+@bean
+def sends() -> SendMiddleware:
+    return hand_over
+
+@rocketmq_listener(topic="orders", consumer_group="bills")
+async def bill(number: str) -> None:
+    ran.append(number)
+"""
+
+
+async def test_what_middleware_hands_to_a_task_of_its_own_was_called_and_sent(service: ServiceMaker) -> None:
+    shop = service(HEAD + HANDS_OVER, SETTINGS)
+    async with Harness(shop.app) as harness:
+        await harness.send("orders", "1")
+        await harness.drain()
+        assert shop.ran == ["1"]
+        assert [(call.payload, call.passed_on) for call in harness.calls(shop.bill)] == [("1", True)]
+        assert harness.sent("orders").all(str) == ["1"]
+        assert "middleware" not in harness.log
+
+
 SKIPS = """
 @rocketmq_listener(topic="orders", consumer_group="bills", on_invalid="skip")
 async def bill(order: Order) -> None:
@@ -267,7 +312,7 @@ async def test_what_middleware_drops_was_not_sent(service: ServiceMaker) -> None
         await harness.drain()
         assert shop.ran == []
         assert len(harness.sent("orders")) == 0
-        assert harness.log == "+0.000 s  not sent to orders: a middleware did not pass it on"
+        assert harness.log == "+0.000 s  not sent to orders so far: a middleware did not pass it on"
 
 
 async def test_what_middleware_adds_or_sends_again_is_seen_in_what_was_sent(service: ServiceMaker) -> None:

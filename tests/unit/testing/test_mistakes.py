@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -216,7 +217,7 @@ async def test_options_that_are_none(shop: ModuleType) -> None:
 OPTIONS: dict[str, tuple[list[Any], str]] = {
     "beans": ([["pager"], [(int, 5)], 5, int], r"beans= is given a \w+: write beans=\{TheType: object\}$"),
     "settings": ([["a"], "a=b", 5], r'settings= is given a \w+: write settings=\{"desk\.threshold": 30\}$'),
-    "profiles": (["prod", 5, [1]], r'profiles=.*: write profiles=\["test"\]$'),
+    "profiles": (["prod", 5, [1], b"ab"], r'profiles=.*: write profiles=\["test"\]$'),
     "config": ([5, ["a.yaml"]], r'config= is given a \w+: write the path of a settings file, "rocketbox\.yaml"$'),
     "hooks": (["no", 1], r"hooks=.*: write hooks=False to leave out whatever runs by itself$"),
     "name_server": ([5, ["a:1"]], r'name_server= is given a \w+: write "host:port", or \{"": "host:port", \.\.\.\}'),
@@ -227,6 +228,15 @@ OPTIONS: dict[str, tuple[list[Any], str]] = {
 def test_an_option_of_another_type(shop: ModuleType, option: str, given: object) -> None:
     with pytest.raises(HarnessError, match=OPTIONS[option][1]):
         Harness(shop.app, **{option: given})  # type: ignore[arg-type]
+
+
+def test_options_that_can_be_read_are_taken(shop: ModuleType, tmp_path: Path) -> None:
+    class Given:
+        def __fspath__(self) -> str:
+            return str(tmp_path / "shop.yaml")
+
+    for profiles in (None, {"test"}, (each for each in ["test"])):
+        Harness(shop.app, config=Given(), profiles=profiles)  # type: ignore[arg-type]
 
 
 class ClosedError(Exception):

@@ -97,6 +97,43 @@ async def test_what_waits_for_its_time_is_delivered_again_when_it_was_delivered(
         assert {call.messages[0].msg_id for call in harness.calls("sell")[1:]} == {result.msg_id}
 
 
+AUDITED = """
+from rocketbox import RocketBox, rocketmq_listener
+
+app = RocketBox("shop", scan=[__name__])
+
+@rocketmq_listener(topic="records", consumer_group="audit", cluster="audit")
+async def record(item: str) -> None: ...
+
+@rocketmq_listener(topic="records", consumer_group="shop")
+async def shop(item: str) -> None: ...
+"""
+
+
+@pytest.mark.parametrize("namespaces", [("", ""), ("", "theirs"), ("ours", "theirs")])
+async def test_what_came_by_another_name_of_the_main_cluster_is_delivered_there(
+    service: ServiceMaker, namespaces: tuple[str, str]
+) -> None:
+    settings: dict[str, Any] = {"rocketmq.clusters.audit": {"name-server": "embedded", "producer": {"group": "audits"}}}
+    ours, theirs = namespaces
+    if ours:
+        settings["rocketmq.namespace"] = ours
+    if theirs:
+        settings["rocketmq.clusters.audit"]["namespace"] = theirs
+    async with Harness(service(AUDITED, SETTINGS).app, settings=settings) as harness:
+        await harness.send("records", "a cup", cluster="audit")
+        await harness.drain()
+        (call,) = harness.calls("record")
+        (sent,) = harness.sent("records", cluster="audit")
+        others = len(harness.calls("shop"))
+        assert others == (ours == theirs)
+        for again in (call, call.messages[0], sent):
+            await harness.redeliver(again)
+            await harness.drain()
+        assert [each.payload for each in harness.calls("record")] == ["a cup"] * 4
+        assert len(harness.calls("shop")) == 4 * others
+
+
 async def test_what_was_recalled_is_not_delivered_at_all(shop: ModuleType) -> None:
     async with Harness(shop.app) as harness:
         result = await harness.send("orders", "cup", delay="11s")
