@@ -125,10 +125,13 @@ async def feed() -> None:
     begun.set()
 """,
     "background task in a thread of anyio's": """
+def take() -> None:
+    begun.set()  # not before: anyio looks whether it was cancelled, and begins no thread then
+    release.wait()
+
 @app.background_task
 async def feed() -> None:
-    begun.set()
-    await anyio.to_thread.run_sync(release.wait, abandon_on_cancel=True)
+    await anyio.to_thread.run_sync(take, abandon_on_cancel=True)
 """,
 }
 
