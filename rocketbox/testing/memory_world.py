@@ -105,15 +105,8 @@ class MemoryWorld:
             consumer_options=lambda plan: CONSUMER,
             name_server=lambda name, said: self._cluster(name).name_server_address,
             main_name_server=lambda settings, said: main_of_the_service(settings, self._given),
-            send_middleware=lambda name: (self._seen.sends_to(self._listened.same_as(name)),),
-            inner_send_middleware=lambda name: (self._seen.sent_to(self._listened.same_as(name)),),
-            consume_middleware=lambda name: (self._seen.calls_of(self._listened.same_as(name)),),
-            handler_middleware=(self._seen.comes_to_handler, failing),
-            hook_failed=self._seen.hook_failed,
-            listener_paused=self._seen.note,
-            transaction_listener_called=self._seen.transaction_listener_called,
-            scheduled_function_called=self._seen.scheduled_function_called,
         )
+        machine = self._seen.watching(machine, self._listened.same_as, failing)
         ours: dict[str, object] = {f"rocketbox.embedded.{key}": value for key, value in EMBEDDED.items()}
         # Whatever the service says for production, no test reaches a real server by mistake.
         main = {} if "" in self._given else {MAIN: "embedded"}

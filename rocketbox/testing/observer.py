@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import fields
+from dataclasses import fields, replace
 from math import inf
 from typing import Protocol
 
 import anyio
 
+from rocketbox.autoconfigure.machine import Machine
 from rocketbox.broker.store.dispatcher import Arrival
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.client import ConsumeContext, SendContext
@@ -160,6 +161,25 @@ class Observer:
     def scheduled_function_called(self, what: str) -> AbstractContextManager[None]:
         """A scheduled function is called, in the task of its schedule."""
         return self.under_way.scheduled(what)
+
+    def watching(
+        self, machine: Machine, first_name: Callable[[str], str | None], failing: ConsumeMiddleware
+    ) -> Machine:
+        """A machine on which all is seen that the service does.
+
+        ``first_name(name)`` is the first name of a cluster, and ``failing`` the middleware next to the handlers.
+        """
+        return replace(
+            machine,
+            send_middleware=lambda name: (self.sends_to(first_name(name)),),
+            inner_send_middleware=lambda name: (self.sent_to(first_name(name)),),
+            consume_middleware=lambda name: (self.calls_of(first_name(name)),),
+            handler_middleware=(self.comes_to_handler, failing),
+            hook_failed=self.hook_failed,
+            listener_paused=self.note,
+            transaction_listener_called=self.transaction_listener_called,
+            scheduled_function_called=self.scheduled_function_called,
+        )
 
     # --- middleware --------------------------------------------------------------------------------------------------
 

@@ -193,13 +193,13 @@ class Pace:
             is_done = done is not None and done()
             if (idle and not waits) or self.regardless or is_done:
                 return is_done
-            longest_wait, seen = None, now
+            oldest, seen = None, now
             for wait in waits:
                 for each in (wait.of, wait.root):
                     if each is not None and (first := first_seen.setdefault(each, now)) < seen:
-                        longest_wait, seen = wait, first
-            if longest_wait is not None and now - seen > endless:
-                raise UnendingError([str(longest_wait)], now - seen)
+                        oldest, seen = wait, first
+            if oldest is not None and now - seen > endless:
+                raise UnendingError([str(oldest)], now - seen)
             told = [str(each) for each in waits] or [NEVER_WAITS]
             if now - quiet > patience:
                 raise StuckError(told, patience)
@@ -207,8 +207,8 @@ class Pace:
                 if now - changed > patience:
                     raise StuckError(told, now - changed)
                 if goes_on and steps >= FEWEST_STEPS:  # and not what has just come to a stop, on a slow machine
-                    if longest_wait is not None and now - seen > endless / 2:  # it is one, and not one after the other
-                        raise UnendingError([str(longest_wait)], now - seen)
+                    if oldest is not None and now - seen > endless / 2:  # it is one, and not one after the other
+                        raise UnendingError([str(oldest)], now - seen)
                     raise EndlessError(self._latest() or told, now - since)
             if now > longest and goes_on:
                 raise EndlessError(self._latest() or told, now)

@@ -198,15 +198,8 @@ class RealWorld:
             storage=MemoryStorage(),  # of offsets that clients keep themselves: there are none of earlier runs
             consumer_options=_where_to_begin,
             name_server=lambda name, said: self._name_servers[name],
-            send_middleware=lambda name: (self._seen.sends_to(self._listened.same_as(name)),),
-            inner_send_middleware=lambda name: (self._seen.sent_to(self._listened.same_as(name)),),
-            consume_middleware=lambda name: (self._seen.calls_of(self._listened.same_as(name)),),
-            handler_middleware=(self._seen.comes_to_handler, failing),
-            hook_failed=self._seen.hook_failed,
-            listener_paused=self._seen.note,
-            transaction_listener_called=self._seen.transaction_listener_called,
-            scheduled_function_called=self._seen.scheduled_function_called,
         )
+        machine = self._seen.watching(machine, self._listened.same_as, failing)
         settings = {**launch.settings, MAIN: self._name_servers[""]}
         launch = replace(launch, settings=settings, machine=machine)
         assembly = self._app.checked(launch)

@@ -151,8 +151,8 @@ def test_what_a_handler_starts_and_begins_itself_anew_without_end_is_named(
     assert re.search(named, str(error))
 
 
-def test_a_thread_that_starts_the_next_without_end_is_named_at_the_end(service: ServiceMaker) -> None:
-    shop = service(HEAD + BEGINS_ITSELF_ANEW % CHAINS["thread"][0], SETTINGS)
+def stuck_at_the_end_of(shop: ModuleType) -> StuckError:
+    """What the end of a harness raises whose handler has begun."""
 
     def test() -> None:
         with Harness(shop.app, patience=0.2) as harness:
@@ -161,7 +161,12 @@ def test_a_thread_that_starts_the_next_without_end_is_named_at_the_end(service: 
 
     error = raised_in_a_thread(test, shop.release)
     assert isinstance(error, StuckError)
-    assert re.search(rf"{CHAINS['thread'][1]} waits at ", str(error))
+    return error
+
+
+def test_a_thread_that_starts_the_next_without_end_is_named_at_the_end(service: ServiceMaker) -> None:
+    shop = service(HEAD + BEGINS_ITSELF_ANEW % CHAINS["thread"][0], SETTINGS)
+    assert re.search(rf"{CHAINS['thread'][1]} waits at ", str(stuck_at_the_end_of(shop)))
 
 
 class HeldUp(LoopTurns):
@@ -951,15 +956,7 @@ FOR_POOLS = "from concurrent.futures import ThreadPoolExecutor\n"
 @pytest.mark.parametrize("way", LEFT_THREADS)
 def test_a_thread_that_keeps_the_loop_or_the_process_from_ending_is_named(service: ServiceMaker, way: str) -> None:
     shop = service(HEAD + FOR_POOLS + LEAVES_A_THREAD % LEFT_THREADS[way], SETTINGS)
-
-    def test() -> None:
-        with Harness(shop.app, patience=0.2) as harness:
-            harness.blocking.send("orders", "cup")
-            shop.begun.wait(60)
-
-    error = raised_in_a_thread(test, shop.release)
-    assert isinstance(error, StuckError)
-    assert re.search(r"a thread that handler order .* has started waits at .* in stays", str(error))
+    assert re.search(r"a thread that handler order .* has started waits at .* in stays", str(stuck_at_the_end_of(shop)))
 
 
 LEFT_TO_THEIR_THREADS = """

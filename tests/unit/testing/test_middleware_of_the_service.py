@@ -69,6 +69,12 @@ async def test_each_function_of_a_topic_has_calls_of_its_own_in_a_mixed_batch(se
         assert sorted(number for name, numbers in shop.ran if name == "cancel" for number in numbers) == ["2", "4"]
 
 
+BILL = """
+@rocketmq_listener(topic="orders", consumer_group="bills")
+async def bill(number: str) -> None:
+    ran.append(number)
+"""
+
 DROPS_WHAT_COMES_TWICE = """
 known = set()
 busy = []
@@ -85,15 +91,11 @@ def once() -> ConsumeMiddleware:
         known.add(key)
         return await call_next(context)
     return once
-
-@rocketmq_listener(topic="orders", consumer_group="bills")
-async def bill(number: str) -> None:
-    ran.append(number)
 """
 
 
 async def test_a_call_that_middleware_did_not_pass_on_is_none_of_the_handler(service: ServiceMaker) -> None:
-    shop = service(HEAD + DROPS_WHAT_COMES_TWICE, SETTINGS)
+    shop = service(HEAD + BILL + DROPS_WHAT_COMES_TWICE, SETTINGS)
     async with Harness(shop.app) as harness:
         await harness.send("orders", "1", keys="o1")
         await harness.drain()
@@ -115,7 +117,7 @@ async def test_a_call_that_middleware_did_not_pass_on_is_none_of_the_handler(ser
 
 
 async def test_a_call_that_middleware_has_fail_by_itself_is_none_of_the_handler(service: ServiceMaker) -> None:
-    shop = service(HEAD + DROPS_WHAT_COMES_TWICE, SETTINGS)
+    shop = service(HEAD + BILL + DROPS_WHAT_COMES_TWICE, SETTINGS)
     async with Harness(shop.app) as harness:
         shop.busy.append("o1")
         await harness.send("orders", "1", keys="o1")
@@ -188,15 +190,11 @@ def calls() -> ConsumeMiddleware:
 @bean
 def sends() -> SendMiddleware:
     return hand_over
-
-@rocketmq_listener(topic="orders", consumer_group="bills")
-async def bill(number: str) -> None:
-    ran.append(number)
 """
 
 
 async def test_what_middleware_hands_to_a_task_of_its_own_was_called_and_sent(service: ServiceMaker) -> None:
-    shop = service(HEAD + HANDS_OVER, SETTINGS)
+    shop = service(HEAD + BILL + HANDS_OVER, SETTINGS)
     async with Harness(shop.app) as harness:
         await harness.send("orders", "1")
         await harness.drain()
@@ -279,15 +277,11 @@ def around() -> SendMiddleware:
             raise RuntimeError("metrics are down")
         return result
     return around
-
-@rocketmq_listener(topic="orders", consumer_group="bills")
-async def bill(number: str) -> None:
-    ran.append(number)
 """
 
 
 async def test_what_was_sent_is_told_though_middleware_fails_the_send(service: ServiceMaker) -> None:
-    shop = service(HEAD + AROUND_SENDS, SETTINGS)
+    shop = service(HEAD + BILL + AROUND_SENDS, SETTINGS)
     async with Harness(shop.app) as harness:
         shop.mode.append("fail")
         with pytest.raises(RuntimeError, match="metrics are down"):
@@ -305,7 +299,7 @@ async def test_what_was_sent_is_told_though_middleware_fails_the_send(service: S
 
 
 async def test_what_middleware_drops_was_not_sent(service: ServiceMaker) -> None:
-    shop = service(HEAD + AROUND_SENDS, SETTINGS)
+    shop = service(HEAD + BILL + AROUND_SENDS, SETTINGS)
     async with Harness(shop.app) as harness:
         shop.mode.append("drop")
         await harness.template.send_one_way("orders", "1")
@@ -316,7 +310,7 @@ async def test_what_middleware_drops_was_not_sent(service: ServiceMaker) -> None
 
 
 async def test_what_middleware_adds_or_sends_again_is_seen_in_what_was_sent(service: ServiceMaker) -> None:
-    shop = service(HEAD + AROUND_SENDS, SETTINGS)
+    shop = service(HEAD + BILL + AROUND_SENDS, SETTINGS)
     async with Harness(shop.app) as harness:
         await harness.send("orders", "1")
         shop.mode.append("stamp")
@@ -335,7 +329,7 @@ async def test_what_is_sent_in_a_transaction_passes_middleware_and_is_sent_with_
     async def was_stored(number: str) -> LocalTransactionState:
         return LocalTransactionState.ROLLBACK
     """
-    shop = service(HEAD + AROUND_SENDS + textwrap.dedent(source), SETTINGS)
+    shop = service(HEAD + BILL + AROUND_SENDS + textwrap.dedent(source), SETTINGS)
     async with Harness(shop.app) as harness:
         shop.mode.append("stamp")
         async with harness.template.transaction("orders", "1"):
