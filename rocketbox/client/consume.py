@@ -16,7 +16,7 @@ from contextvars import Context, copy_context
 from datetime import timedelta
 from functools import partial
 from types import CoroutineType
-from typing import Any
+from typing import Any, ClassVar
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
@@ -49,7 +49,7 @@ from rocketbox.protocol.request_reply import asks_for_reply
 from rocketbox.safe_repr import safe_repr
 from rocketbox.tasks import Supervisor
 
-__all__ = ["ConcurrentConsumer", "HandlerEndedError", "OrderlyConsumer", "failures_of_call"]
+__all__ = ["ConcurrentConsumer", "HandlerEndedError", "OrderlyConsumer"]
 
 _log = logging.getLogger(__name__)
 
@@ -68,28 +68,11 @@ class HandlerEndedError(HandlerError):
         )
 
 
-async def failures_of_call(handler: MessageHandler, batch: list[MessageExt]) -> Failures:
-    """The messages of batch that failed when handler was called with them, in a context of its own.
-
-    Raises only what ends the service, or this task.
-    """
-    try:
-        result = await _apart(handler, batch[:])  # a copy, for handlers may change their list
-        return failures_of_result(batch, result) if result is not None else []
-    except Exception as error:  # of the handler, or of what it returned: that may need what is closed by now
-        return failures_of_error(batch, error)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # a cancellation, or what should end the process
-        await checkpoint_if_cancelled()  # a worker that is being stopped ends here: nothing is committed
-        # Whatever the handler's own code or a library of its raised: only the service's own stop ends the service.
-        ended = HandlerEndedError(batch[0].topic, error)
-        ended.__cause__ = error
-        return failures_of_error(batch, ended)
-
-
 class _Consumer(ABC):
     """What both ways of consuming share: workers, and the call of a handler."""
+
+    in_order: ClassVar[bool]
+    """Whether a message may not overtake another one of its queue."""
 
     def __init__(
         self,
@@ -143,17 +126,30 @@ class _Consumer(ABC):
     def _take(self, queue: MessageSource) -> tuple[Subscription | None, list[MessageExt]]:
         subscription = self._subscriptions.get(queue.topic)
         if subscription is not None:
-            return subscription, queue.take(subscription.batch_max_size)
+            return subscription, subscription.take(queue, in_order=self.in_order)
         if queue.topic != self._retry_topic or not queue.waiting:
             return None, []
-        topic = queue.waiting[0].topic  # each message belongs to the topic it once came from
-        subscription = self._subscriptions.get(topic)
-        limit = subscription.batch_max_size if subscription is not None else 1
-        return subscription, queue.take(limit, lambda message: message.topic == topic)
+        subscription = self._subscriptions.get(queue.waiting[0].topic)  # each belongs to the topic it once came from
+        if subscription is None:
+            return None, queue.take(1)
+        return subscription, subscription.take_retries(queue, in_order=self.in_order)
 
-    def _call(self, handler: MessageHandler | None, batch: list[MessageExt]) -> Awaitable[Failures]:
-        """The messages of batch that failed."""
-        return failures_of_call(self._gone if handler is None else handler, batch)
+    async def _call(self, handler: MessageHandler | None, batch: list[MessageExt]) -> Failures:
+        """The messages of batch that failed. Raises only what ends the service, or this task."""
+        try:
+            # A copy, for handlers may change their list.
+            result = await _apart(self._gone if handler is None else handler, batch[:])
+            return failures_of_result(batch, result) if result is not None else []
+        except Exception as error:  # of the handler, or of what it returned: that may need what is closed by now
+            return failures_of_error(batch, error)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a cancellation, or what should end the process
+            await checkpoint_if_cancelled()  # a worker that is being stopped ends here: nothing is committed
+            # Whatever the handler's own code or a library of its raised: only the service's own stop ends the service.
+            ended = HandlerEndedError(batch[0].topic, error)
+            ended.__cause__ = error
+            return failures_of_error(batch, ended)
 
     async def _gone(self, batch: list[MessageExt]) -> Outcomes:
         """In place of a handler, where there is none any more."""
@@ -183,11 +179,15 @@ class _Consumer(ABC):
         if self._send_back is None:
             retries = 0  # broadcasting
         end = 0 <= retries <= message.reconsume_times and not isinstance(error, Reject)
-        self._failures.tell(message, error, retries + 1 if retries >= 0 else None, what_now, end=end)
+        subscription = self._subscriptions.get(message.topic)
+        receiver = "" if subscription is None else subscription.receiver(message)
+        self._failures.tell(message, error, retries + 1 if retries >= 0 else None, what_now, end=end, receiver=receiver)
 
 
 class ConcurrentConsumer(_Consumer):
     """Messages of one queue are handled beside each other; one that fails comes back by way of the broker."""
+
+    in_order = False
 
     def __init__(
         self,
@@ -287,6 +287,7 @@ class ConcurrentConsumer(_Consumer):
         never waits costs no task's step, and leaves its queue together: a third less ("push consume").
         """
         handler, limit, workers = subscription.handler, subscription.batch_max_size, self._workers
+        take = None if subscription.receiver_of is None else subscription.take  # a call less for each batch
         consumed: list[MessageExt] = []
         batches = 0
         try:
@@ -311,7 +312,7 @@ class ConcurrentConsumer(_Consumer):
                 batches += 1
                 if not go_on or not queue.waiting or not workers.another(worker):
                     return None
-                batch = queue.take(limit)
+                batch = queue.take(limit) if take is None else take(queue)
         finally:
             if batches:
                 queue.remove(consumed)
@@ -499,6 +500,8 @@ def _resumed(handling: Coroutine[Any, Any, Outcomes], trap: Any, context: Contex
 
 class OrderlyConsumer(_Consumer):
     """One batch of a queue at a time, in order; one that fails holds up its queue, the others go on."""
+
+    in_order = True
 
     def start(self) -> None:
         self._workers.start()

@@ -31,7 +31,7 @@ def describe_message(message: MessageExt) -> str:
 
 
 class _Kind:
-    """The failures of one listener with one type of error, in the minute that runs."""
+    """The failures of one receiver with one type of error, in the minute that runs."""
 
     def __init__(self) -> None:
         self.more = 0
@@ -45,11 +45,21 @@ class FailureLog:
         self._group = group
         self._clock = clock
         self._tasks = tasks
-        self._kinds: dict[tuple[str, type[Exception]], _Kind] = {}  # by topic, which is a listener, and type of error
+        self._kinds: dict[tuple[str, str, type[Exception]], _Kind] = {}  # by topic, its receiver, and type of error
 
-    def tell(self, message: MessageExt, error: Exception, attempts: int | None, what_now: str, *, end: bool) -> None:
+    def tell(
+        self,
+        message: MessageExt,
+        error: Exception,
+        attempts: int | None,
+        what_now: str,
+        *,
+        end: bool,
+        receiver: str = "",
+    ) -> None:
         """message has failed with error; ``attempts`` is how many it has in all (None: no limit).
 
+        ``receiver`` names who handles it, where its topic has several: the failures of each are a kind of their own.
         ``end``: they are used up. That is told of each message, whatever was told of others, and once: one that no
         broker takes back is handled again and again. The traceback has the lines of the handler's own code only; at
         level debug it has all.
@@ -62,9 +72,9 @@ class FailureLog:
             f"group {self._group}: {describe_message(message)} failed, attempt {message.reconsume_times + 1}{of}: "
             f"{one_line(safe_str(error)) if expected else safe_repr(error)}; {what_now}"
         )
-        key = (message.topic, type(error))
+        key = (message.topic, receiver, type(error))
         if key not in self._kinds and len(self._kinds) >= MOST_KINDS:
-            key = (ELSEWHERE, type(error))
+            key = (ELSEWHERE, "", type(error))
         kind = self._kinds.get(key)
         if kind is None:
             self._kinds[key] = kind = _Kind()
@@ -78,8 +88,8 @@ class FailureLog:
             kind.more += 1
             kind.last = text
 
-    async def _count(self, key: tuple[str, type[Exception]], kind: _Kind) -> None:
-        topic, error = key
+    async def _count(self, key: tuple[str, str, type[Exception]], kind: _Kind) -> None:
+        topic, receiver, error = key
         try:
             await self._clock.sleep(PERIOD)
         finally:
@@ -87,5 +97,6 @@ class FailureLog:
             if kind.more:
                 _log.warning(
                     "group %s: %d more messages of %s failed with %s within a minute; the last one: %s",
-                    self._group, kind.more, one_line(topic), error.__qualname__, kind.last,
+                    self._group, kind.more, one_line(f"{topic} for {receiver}" if receiver else topic),
+                    error.__qualname__, kind.last,
                 )  # fmt: skip

@@ -247,9 +247,10 @@ class HandlerCalls:
     def _take(self, queue: MessageSource, subscription: Subscription, calls: list[HandlerCall], up_to: int) -> float:
         """Add calls with messages of queue, until there are up_to or the slice is over; what the clock says then."""
         handler, prepare, limit = subscription.handler, subscription.prepare, subscription.batch_max_size
+        take = None if subscription.receiver_of is None else subscription.take  # a call less for each batch
         assert prepare is not None
         monotonic = self.clock.monotonic
-        while batch := queue.take(limit):
+        while batch := queue.take(limit) if take is None else take(queue):
             call = HandlerCall(self, handler, queue, batch)
             calls.append(call)
             try:

@@ -43,10 +43,11 @@ class MessageSource(Protocol):
     def lock_holds(self, now: float) -> bool:
         """Whether no other member may be handling messages of it; asked for orderly groups only."""
 
-    def take(self, limit: int, fits: Callable[[MessageExt], bool] | None = None) -> list[MessageExt]:
-        """Up to limit waiting messages in order, stopping before the first that does not fit.
+    def take(self, limit: int, fits: Callable[[MessageExt], bool] | None = None, past: int = 0) -> list[MessageExt]:
+        """The first waiting message and up to ``limit - 1`` more that fit, in order.
 
-        Each batch that is not empty is followed by one :meth:`finish`.
+        It looks past up to ``past`` messages that do not fit, which wait on in their places, and stops before the next
+        one. Each batch that is not empty is followed by one :meth:`finish`.
         """
 
     def finish(self, batches: int = 1) -> None:

@@ -31,7 +31,6 @@ __all__ = [
     "ConsumeMiddleware",
     "ConsumeNext",
     "ContextOf",
-    "Divide",
     "EndingTransaction",
     "SendContext",
     "SendMiddleware",
@@ -111,9 +110,6 @@ class ConsumeMiddleware(Protocol):
 ContextOf = Callable[[list[MessageExt]], ConsumeContext]
 """Makes the context of a call with these messages."""
 
-Divide = Callable[[MessageHandler], MessageHandler]
-"""Makes a handler of whole batches of one that takes the messages of one call: it divides each batch into calls."""
-
 ContextT = TypeVar("ContextT")
 ResultT = TypeVar("ResultT")
 
@@ -171,22 +167,16 @@ def wrap_handler(
     middlewares: Sequence[ConsumeMiddleware],
     handler: MessageHandler,
     context_of: ContextOf | None = None,
-    divide: Divide | None = None,
 ) -> MessageHandler:
     """The handler with the middlewares around it; itself when there are none.
 
     A middleware that drops what ``call_next`` returned would have failed messages consumed: that is an error.
 
     ``context_of`` makes the contexts, of who has calls of its own: they are what is called then, not the handler.
-    ``divide`` is of who makes several calls of a batch: the middlewares are around each of them.
     """
     if not middlewares:
         return handler
     checked = [_that_returns(middleware) for middleware in middlewares]
     around = chain(checked, lambda context: context.pass_to(handler))
     make: ContextOf = context_of or partial(ConsumeContext, group)
-
-    def call(messages: list[MessageExt]) -> Awaitable[Outcomes]:
-        return around(make(messages))
-
-    return call if divide is None else divide(call)
+    return lambda messages: around(make(messages))

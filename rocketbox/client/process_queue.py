@@ -109,8 +109,8 @@ class ProcessQueue:
         self._cached.add(self.body_bytes - before)
         return added
 
-    def take(self, limit: int, fits: Callable[[MessageExt], bool] | None = None) -> list[MessageExt]:
-        """Up to limit waiting messages in order, stopping before the first that does not fit; counts as one in process.
+    def take(self, limit: int, fits: Callable[[MessageExt], bool] | None = None, past: int = 0) -> list[MessageExt]:
+        """As :meth:`MessageSource.take`; counts as one in process.
 
         An empty list counts nothing. Each other take needs one :meth:`finish`.
         """
@@ -121,8 +121,15 @@ class ProcessQueue:
         if limit == 1:
             return [waiting.popleft()]
         batch = [waiting.popleft()]
-        while waiting and len(batch) < limit and (fits is None or fits(waiting[0])):
-            batch.append(waiting.popleft())
+        passed: list[MessageExt] = []
+        while waiting and len(batch) < limit:
+            if fits is None or fits(waiting[0]):
+                batch.append(waiting.popleft())
+            elif len(passed) < past:
+                passed.append(waiting.popleft())
+            else:
+                break
+        waiting.extendleft(reversed(passed))
         return batch
 
     def finish(self, batches: int = 1) -> None:

@@ -24,7 +24,7 @@ from rocketbox.client.handler_threads import HandlerThreads, preparation
 from rocketbox.client.instance import MQClientInstance, own_or_shared
 from rocketbox.client.local_offsets import LocalOffsetStore, default_offset_dir
 from rocketbox.client.membership import Membership
-from rocketbox.client.middleware import ContextOf, Divide, wrap_handler
+from rocketbox.client.middleware import ContextOf, wrap_handler
 from rocketbox.client.offset_store import OffsetStore, RemoteOffsetStore
 from rocketbox.client.options import ClientOptions, ConsumerOptions
 from rocketbox.client.outcomes import BROKER_DECIDES, DEAD_LETTER, AnyHandler, Preparation
@@ -36,7 +36,7 @@ from rocketbox.client.rebalance import Rebalancer
 from rocketbox.client.replies import Replier
 from rocketbox.client.routes import TopicRoute
 from rocketbox.client.send_back import SendBack
-from rocketbox.client.subscriptions import Subscription, Subscriptions
+from rocketbox.client.subscriptions import ReceiverOf, Subscription, Subscriptions
 from rocketbox.client.trace import ConsumerTrace
 from rocketbox.client.trace_dispatcher import TraceCounts
 from rocketbox.clock import Clock
@@ -320,7 +320,7 @@ class PushConsumer:
         batch_max_size: int = 1,
         prepare: Preparation | None = None,
         context_of: ContextOf | None = None,
-        divide: Divide | None = None,
+        receiver_of: ReceiverOf | None = None,
     ) -> None:
         """Have handler called with the messages of topic that expression selects (``"*"`` or ``"A || B"``).
 
@@ -328,7 +328,7 @@ class PushConsumer:
         def`` that only gets the arguments of a ``def`` ready may come with ``prepare``, which does so in the loop and
         returns the call for the thread, where no task is needed then; for what it returns None of or fails with,
         handler is called. ``context_of`` makes what middlewares get, in place of a plain ``ConsumeContext``. A handler
-        that makes several calls of a batch comes with ``divide``, so that middlewares are around each of them.
+        that stands for several receivers comes with ``receiver_of``: then each call has messages of one of them.
 
         On a running consumer this returns after the brokers know of it and this member has been given its queues as far
         as they can be had now: what is sent from then on is consumed. A topic that does not exist yet is asked for each
@@ -345,9 +345,11 @@ class PushConsumer:
         if not 1 <= batch_max_size <= MAX_BATCH_SIZE:
             raise ClientError(f"batch_max_size of {topic!r} is {batch_max_size}; it must be from 1 to {MAX_BATCH_SIZE}")
         in_thread = self.threads.handler(handler)
-        wrapped = wrap_handler(self._group, self._consume_middleware, in_thread, context_of, divide)
+        wrapped = wrap_handler(self._group, self._consume_middleware, in_thread, context_of)
         prepare = (prepare or preparation(handler)) if wrapped is in_thread else None  # middleware wraps it all
-        before = self._subscriptions.put(topic, expression, wrapped, selector_type, batch_max_size, prepare)
+        before = self._subscriptions.put(
+            topic, expression, wrapped, selector_type, batch_max_size, prepare, receiver_of
+        )
         if not self._running:
             return
         try:

@@ -9,31 +9,72 @@ Source: Apache RocketMQ 5.x ``DefaultMQPushConsumerImpl.subscribe``, ``Rebalance
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from rocketbox.client.instance import MQClientInstance
+from rocketbox.client.message_source import MessageSource
 from rocketbox.client.options import ConsumerOptions
 from rocketbox.client.outcomes import MessageHandler, Preparation
-from rocketbox.message import SelectorType
+from rocketbox.message import MessageExt, SelectorType
 from rocketbox.protocol.bodies import ConsumerData
 from rocketbox.protocol.codes import retry_topic
 from rocketbox.protocol.tags import SubscriptionData, parse_subscription
 
-__all__ = ["Subscription", "Subscriptions"]
+__all__ = ["Receiver", "ReceiverOf", "Subscription", "Subscriptions"]
+
+
+@dataclass(frozen=True, eq=False)
+class Receiver:
+    """One of several who handle the messages of a topic: its name, and how many messages a call of it has at most."""
+
+    name: str
+    batch_max_size: int
+
+
+ReceiverOf = Callable[[MessageExt], Receiver]
+"""Whose a message is, where a topic has several receivers."""
 
 
 @dataclass(frozen=True)
 class Subscription:
     """One topic of a consumer: what to select, and who handles it, up to ``batch_max_size`` messages a call.
 
-    ``prepare`` makes the call in a thread that does the same as ``handler``; None: there is none.
+    ``prepare`` makes the call in a thread that does the same as ``handler``; None: there is none. With ``receiver_of``
+    each call has messages of one receiver, up to as many as that one takes.
     """
 
     data: SubscriptionData
     handler: MessageHandler
     batch_max_size: int = 1
     prepare: Preparation | None = None
+    receiver_of: ReceiverOf | None = None
+
+    def take(self, queue: MessageSource, *, in_order: bool = False) -> list[MessageExt]:
+        """The messages of the next call, from a queue of this topic.
+
+        Those of one receiver are taken past those of others, as far as a batch may reach, unless it is ``in_order``.
+        """
+        if self.receiver_of is None or self.batch_max_size == 1 or not queue.waiting:
+            return queue.take(self.batch_max_size)
+        receiver_of, receiver = self.receiver_of, self.receiver_of(queue.waiting[0])
+        past = 0 if in_order else self.batch_max_size - 1
+        return queue.take(receiver.batch_max_size, lambda message: receiver_of(message) is receiver, past)
+
+    def take_retries(self, queue: MessageSource, *, in_order: bool = False) -> list[MessageExt]:
+        """As :meth:`take`, from the group's retry topic: its next message is of this topic, others may not be."""
+        receiver_of, first = self.receiver_of, queue.waiting[0]
+        receiver = None if receiver_of is None else receiver_of(first)
+
+        def fits(message: MessageExt) -> bool:
+            return message.topic == first.topic and (receiver_of is None or receiver_of(message) is receiver)
+
+        limit = self.batch_max_size if receiver is None else receiver.batch_max_size
+        return queue.take(limit, fits, 0 if in_order else self.batch_max_size - 1)
+
+    def receiver(self, message: MessageExt) -> str:
+        """The name of who handles message, where the topic has several receivers; else ""."""
+        return "" if self.receiver_of is None else self.receiver_of(message).name
 
 
 class Subscriptions:
@@ -76,11 +117,12 @@ class Subscriptions:
         selector_type: SelectorType,
         batch_max_size: int,
         prepare: Preparation | None = None,
+        receiver_of: ReceiverOf | None = None,
     ) -> Subscription | None:
         """Want topic like this, instead of what is returned. Raises ClientError for a bad expression."""
         data = replace(parse_subscription(topic, expression, selector_type), sub_version=self._next_version(topic))
         before = self._wanted.get(topic)
-        self._wanted[topic] = Subscription(data, handler, batch_max_size, prepare)
+        self._wanted[topic] = Subscription(data, handler, batch_max_size, prepare, receiver_of)
         return before
 
     def put_back(self, topic: str, before: Subscription) -> None:

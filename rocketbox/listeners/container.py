@@ -196,7 +196,8 @@ class ListenerContainer:
         return f"more than {self.plan.options.invalid_limit} payloads a minute could not be read (invalid-limit)"
 
     def _pause_for_invalid(self) -> None:
-        self.pause(self._too_many_invalid)
+        if self._status is not ContainerStatus.PAUSED:  # else whoever has paused it has said why, and it stays so
+            self.pause(self._too_many_invalid)
         told = (
             f"group {self.group} is paused: {self._too_many_invalid}. Nothing more is dead-lettered; mend the "
             f"handler's type or the sender and start again, or call app.listeners[{self.group!r}].resume()"
@@ -220,7 +221,7 @@ class ListenerContainer:
             batch_max_size=(router or first).batch_max_size,
             prepare=receiver.prepare if in_threads else None,
             context_of=receiver.invocation,
-            divide=None if router is None else router.divide,
+            receiver_of=None if router is None else router.receiver_of,
         )
 
     def _dispatch(self, function: ListenerFunction, consumer: PushConsumer, limit: InvalidLimit) -> HandlerDispatch:

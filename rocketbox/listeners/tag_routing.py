@@ -5,21 +5,21 @@ two is the registrar's business; messages with a tag that none takes are left ou
 single function are. Only a message that comes back from its retries after the tags have changed may have no function:
 it has failed, and so is not lost.
 
-A batch that holds messages of several functions is divided before middleware sees it: each call of a function goes
-through the whole chain by itself.
+Each batch that is taken from a queue has messages of one function (``receiver_of``), so all that concerns a call,
+middleware, its timeout, its failure, a stop, concerns this function's messages alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
-from rocketbox.client.consume import failures_of_call
 from rocketbox.client.middleware import ConsumeContext
-from rocketbox.client.outcomes import MessageHandler, NobodyError, NotTriedError, Outcome, Outcomes, PreparedCall
+from rocketbox.client.outcomes import NobodyError, Outcomes, PreparedCall
+from rocketbox.client.subscriptions import Receiver
 from rocketbox.errors import InvalidMessageError
 from rocketbox.listeners.dispatch import HandlerDispatch
 from rocketbox.listeners.plans import ListenerFunction
-from rocketbox.message import ConsumeMode, MessageExt, SelectorType
+from rocketbox.message import MessageExt, SelectorType
 from rocketbox.protocol.tags import parse_subscription
 
 __all__ = ["TagRouter", "overlap", "tags_of"]
@@ -55,82 +55,34 @@ class TagRouter:
 
     def __init__(self, group: str, routes: Sequence[tuple[ListenerFunction, HandlerDispatch]]) -> None:
         self._group = group
-        self._by_tag: Mapping[str | None, HandlerDispatch] = {
-            tag: dispatch for function, dispatch in routes for tag in tags_of(function) or ()
-        }
-        self._sizes = {id(dispatch): function.batch_max_size for function, dispatch in routes}
-        self._orderly = any(dispatch.consume_mode is ConsumeMode.ORDERLY for _, dispatch in routes)
-        self.batch_max_size = max(self._sizes.values())
+        self._by_tag: dict[str | None, HandlerDispatch] = {}
+        self._receivers: dict[str | None, Receiver] = {}
+        for function, dispatch in routes:
+            tags = tags_of(function) or ()
+            self._by_tag.update(dict.fromkeys(tags, dispatch))
+            self._receivers.update(dict.fromkeys(tags, Receiver(function.signature.name, function.batch_max_size)))
+        self.batch_max_size = max(function.batch_max_size for function, _ in routes)
+        self._nobody = Receiver("nobody", 1)
         self.expression = " || ".join(function.selector_expression for function, _ in routes)
         self.in_threads = not any(function.signature.is_async for function, _ in routes)
 
+    def receiver_of(self, message: MessageExt) -> Receiver:
+        """The function that takes a message; nobody where none does."""
+        return self._receivers.get(message.tag, self._nobody)
+
     def invocation(self, messages: list[MessageExt]) -> ConsumeContext:
-        """What middleware gets: the call of the function that takes these messages; of none, what all calls share."""
-        dispatch = self._only_one(messages)
+        """What middleware gets: the call of the function that takes these messages, where there is one."""
+        dispatch = self._by_tag.get(messages[0].tag)
         return ConsumeContext(self._group, messages) if dispatch is None else dispatch.invocation(messages)
 
     def prepare(self, messages: list[MessageExt]) -> PreparedCall | None:
         """As :meth:`HandlerDispatch.prepare`."""
-        dispatch = self._only_one(messages)
+        dispatch = self._by_tag.get(messages[0].tag)
         return None if dispatch is None else dispatch.prepare(messages)
 
-    def divide(self, call: MessageHandler) -> MessageHandler:
-        """What takes a batch for functions whose calls are made by ``call``: it divides it as :meth:`handle` does."""
-
-        def handle(messages: list[MessageExt]) -> Awaitable[Outcomes]:
-            return call(messages) if len(messages) == 1 else self._handle_parts(call, messages)
-
-        return handle
-
     async def handle(self, messages: list[MessageExt]) -> Outcomes:
-        """One outcome for each message, or None when all of them are consumed."""
-        if len(messages) == 1 and (dispatch := self._by_tag.get(messages[0].tag)) is not None:
-            return await dispatch.handle(messages)
-        return await self._handle_parts(self._handle_part, messages)
-
-    async def _handle_parts(self, call: MessageHandler, messages: list[MessageExt]) -> Outcomes:
-        """Have ``call`` handle each part of a batch: what fails in one concerns its own messages alone."""
-        outcomes: list[Outcome] = [None] * len(messages)
-        for part in self._parts(messages):
-            failures = await failures_of_call(call, [messages[index] for index in part])
-            failed = {id(message): error for message, error in failures}
-            for index in part:
-                outcomes[index] = failed.get(id(messages[index]))
-            if failed and self._orderly:
-                # What follows in the queue must not overtake it.
-                for index in range(part[-1] + 1, len(messages)):
-                    outcomes[index] = NotTriedError()
-                break
-        return outcomes if any(outcome is not None for outcome in outcomes) else None
-
-    async def _handle_part(self, messages: list[MessageExt]) -> Outcomes:
+        """As :meth:`HandlerDispatch.handle`; the messages are of one receiver."""
         dispatch = self._by_tag.get(messages[0].tag)
         if dispatch is None:
             return [NobodyError(f"no function of group {self._group} takes tag {each.tag!r}") for each in messages]
         return await dispatch.handle(messages)
-
-    def _only_one(self, messages: Sequence[MessageExt]) -> HandlerDispatch | None:
-        dispatch = self._by_tag.get(messages[0].tag)
-        if len(messages) == 1 or dispatch is None:
-            return dispatch
-        alike = all(self._by_tag.get(message.tag) is dispatch for message in messages)
-        return dispatch if alike and len(messages) <= self._sizes[id(dispatch)] else None
-
-    def _parts(self, messages: Sequence[MessageExt]) -> Iterator[list[int]]:
-        """The indexes of the messages of each call, in their order; in an orderly group only neighbours share one.
-
-        Those that no function takes are a part as well; in an orderly group each of them, for it holds up the others.
-        """
-        of_nobody = 1 if self._orderly else len(messages)
-        parts: list[list[int]] = []
-        open_: dict[int, list[int]] = {}
-        for index, message in enumerate(messages):
-            dispatch = self._by_tag.get(message.tag)
-            if self._orderly:
-                open_ = {key: part for key, part in open_.items() if key == id(dispatch)}
-            part = open_.get(id(dispatch))
-            if part is None or len(part) >= self._sizes.get(id(dispatch), of_nobody):
-                part = open_[id(dispatch)] = []
-                parts.append(part)
-            part.append(index)
-        yield from parts

@@ -168,9 +168,11 @@ def _newest_first() -> None:
     """Of some messages that wait the last one is handled first."""
     take = ProcessQueue.take
 
-    def take_last(self: ProcessQueue, limit: int, fits: Callable[[MessageExt], bool] | None = None) -> list[MessageExt]:
+    def take_last(
+        self: ProcessQueue, limit: int, fits: Callable[[MessageExt], bool] | None = None, past: int = 0
+    ) -> list[MessageExt]:
         self.waiting.rotate(1)
-        return take(self, limit, fits)
+        return take(self, limit, fits, past)
 
     ProcessQueue.take = take_last  # type: ignore[method-assign]
 

@@ -36,7 +36,7 @@ class Leased:
     def lock_holds(self, now: float) -> bool:
         return True  # who has the lease has the message
 
-    def take(self, limit: int, fits: Callable[[MessageExt], bool] | None = None) -> list[MessageExt]:
+    def take(self, limit: int, fits: Callable[[MessageExt], bool] | None = None, past: int = 0) -> list[MessageExt]:
         batch, self.waiting = self.waiting[:limit], self.waiting[limit:]
         self.in_hand += bool(batch)
         return batch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import anyio
@@ -26,7 +27,7 @@ def new_queue(start: int = 0) -> ProcessQueue:
     return ProcessQueue(QUEUE, start, now=0.0)
 
 
-def offsets(messages: list[MessageExt]) -> list[int]:
+def offsets(messages: Iterable[MessageExt]) -> list[int]:
     return [message.queue_offset for message in messages]
 
 
@@ -109,6 +110,28 @@ def test_a_batch_stops_before_a_message_that_does_not_fit() -> None:
     queue.put([message(offset) for offset in range(5)], 5)
     assert offsets(queue.take(4, fits=lambda message: message.queue_offset != 2)) == [0, 1]
     assert offsets(queue.take(4, fits=lambda message: message.queue_offset == 2)) == [2]
+
+
+@pytest.mark.parametrize(
+    ("limit", "past", "taken", "left"),
+    [
+        (3, 2, [0, 2, 4], [1, 3, 5, 6, 7]),
+        (3, 1, [0, 2], [1, 3, 4, 5, 6, 7]),
+        (8, 7, [0, 2, 4, 6], [1, 3, 5, 7]),
+        (1, 7, [0], [1, 2, 3, 4, 5, 6, 7]),
+    ],
+)
+def test_a_batch_may_be_taken_past_messages_that_do_not_fit(
+    limit: int, past: int, taken: list[int], left: list[int]
+) -> None:
+    queue = new_queue()
+    queue.put([message(offset) for offset in range(8)], 8)
+    batch = queue.take(limit, lambda message: message.queue_offset % 2 == 0, past)
+    assert (offsets(batch), offsets(queue.waiting)) == (taken, left)
+    queue.remove(batch)
+    assert queue.commit_offset == 1, "what was passed holds back the commit"
+    queue.give_back(batch)
+    assert offsets(queue.waiting) == left, "what is removed comes no more"
 
 
 def test_removing_twice_changes_nothing() -> None:

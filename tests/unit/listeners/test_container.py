@@ -87,6 +87,31 @@ async def test_invalid_payloads_pause_a_container_that_is_still_starting() -> No
         assert container.state().status is ContainerStatus.STOPPED
 
 
+async def test_unreadable_payloads_leave_a_container_paused_for_the_reason_that_the_application_gave() -> None:
+    clock = VirtualClock()
+    broker = ScriptedBroker(clock)
+    broker.topics = {"A": 1, "T": 1, "%RETRY%g": 1}
+    broker.committed["A", 0] = 0
+    broker.store("A", b"{}", *[b"{"] * 3)
+
+    async def pauses(body: dict[str, int]) -> None:
+        container.pause("the database is down")
+
+    options = ClientOptions(client_ip="10.0.0.9", api_timeout=60.0)
+    async with (
+        broker,
+        MQClientInstance(broker.address, options=options, clock=clock, network=broker.network) as instance,
+        container_of(instance, {"A": pauses}, invalid_limit=1) as container,
+    ):
+        await settle(200)
+        assert container.state().progress["held"] == 2, "one is dead-lettered, the others are held"
+        assert (container.state().status, container.state().reason) == (ContainerStatus.PAUSED, "the database is down")
+        container.begin_anew()
+        assert (container.state().status, container.state().reason) == (ContainerStatus.PAUSED, "the database is down")
+        container.resume()
+        assert container.state().status is ContainerStatus.RUNNING
+
+
 async def test_a_container_that_drains_can_be_neither_resumed_nor_paused() -> None:
     clock = VirtualClock()
     broker = ScriptedBroker(clock)

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 import pytest
 
 from rocketbox.client import ClientOptions, ConsumeContext, ConsumeMiddleware, ConsumeNext, MQClientInstance
-from rocketbox.client.handler_threads import HandlerThreads
-from rocketbox.client.middleware import wrap_handler
-from rocketbox.client.outcomes import NobodyError, NotTriedError
 from rocketbox.errors import BatchFailed, Reject
 from rocketbox.listeners import ListenerContainer
-from rocketbox.listeners.arguments import HandlerBinding
 from rocketbox.listeners.binding import Beans
-from rocketbox.listeners.dispatch import HandlerDispatch
-from rocketbox.listeners.invalid_limit import InvalidLimit
 from rocketbox.listeners.options import OptionLayer
 from rocketbox.listeners.plans import ContainerPlan
 from rocketbox.listeners.registrar import Candidate, ClusterSettings, plan_containers
-from rocketbox.listeners.tag_routing import TagRouter
-from rocketbox.message import ConsumeMode, MessageExt, SelectorType, encode_properties
+from rocketbox.message import ConsumeMode, MessageExt, SelectorType
+from rocketbox.protocol.codes import RequestCode
 from rocketbox.template import JsonMessageConverter, RocketMQTemplate
 from tests.support.client.scripted_broker import ScriptedBroker
 from tests.support.clocks import VirtualClock, settle
@@ -77,14 +75,15 @@ def test_functions_of_disjoint_tags_share_a_topic() -> None:
     assert plan.topics == ("T",)
 
 
-async def consumed(
+@asynccontextmanager
+async def running(
     broker: ScriptedBroker,
     clock: VirtualClock,
     *functions: tuple[Handler, dict[str, Any]],
     middleware: Sequence[ConsumeMiddleware] = (),
     **options: Any,
-) -> None:
-    """Run a container of these functions until all that the broker holds is consumed."""
+) -> AsyncIterator[ListenerContainer]:
+    """A container of these functions, which is started."""
     (plan,), wrong = planned(*functions, **options)
     assert wrong == []
 
@@ -93,6 +92,7 @@ async def consumed(
 
     client_options = ClientOptions(client_ip="10.0.0.9", api_timeout=60.0, consume_middleware=tuple(middleware))
     async with (
+        broker,
         MQClientInstance(broker.address, options=client_options, clock=clock, network=broker.network) as client,
         ListenerContainer(
             plan,
@@ -103,12 +103,25 @@ async def consumed(
             clock=clock,
         ) as container,
     ):
+        yield container
+
+
+async def consumed(
+    broker: ScriptedBroker, clock: VirtualClock, *functions: tuple[Handler, dict[str, Any]], **options: Any
+) -> None:
+    """Run a container of these functions until all that the broker holds is consumed."""
+    async with running(broker, clock, *functions, **options) as container:
         for _ in range(2000):  # threads take their own time
             await settle(20)
             state = container.consumer.state()
             if state.queues and not state.lag and not state.held:
                 return
         raise AssertionError(f"not all is consumed: {state}")
+
+
+def sent_back(broker: ScriptedBroker) -> list[int]:
+    """The numbers of the messages that were sent back, or given to the dead-letter queue."""
+    return [int(offset) - 1000 for (offset,) in broker.fields(RequestCode.CONSUMER_SEND_MSG_BACK, "offset")]
 
 
 def broker_with(clock: VirtualClock, *tags: str | None) -> ScriptedBroker:
@@ -131,18 +144,18 @@ async def test_each_message_goes_to_the_function_that_takes_its_tag(mode: Consum
         seen.append(("batch", [body["number"] for body in bodies]))
 
     clock = VirtualClock()
-    async with broker_with(clock, "A", "B", "C", "A", "C") as broker:
-        await consumed(
-            broker,
-            clock,
-            (single, {"selector_expression": "A || B"}),
-            (batch, {"selector_expression": "C", "consume_message_batch_max_size": 8}),
-            consume_mode=mode,
-        )
-        assert sorted(number for name, numbers in seen if name == "single" for number in numbers) == [0, 1, 3]
-        assert sorted(number for name, numbers in seen if name == "batch" for number in numbers) == [2, 4]
-        if mode is ConsumeMode.ORDERLY:
-            assert [number for _, numbers in seen for number in numbers] == [0, 1, 2, 3, 4]
+    broker = broker_with(clock, "A", "B", "C", "A", "C")
+    await consumed(
+        broker,
+        clock,
+        (single, {"selector_expression": "A || B"}),
+        (batch, {"selector_expression": "C", "consume_message_batch_max_size": 8}),
+        consume_mode=mode,
+    )
+    assert sorted(number for name, numbers in seen if name == "single" for number in numbers) == [0, 1, 3]
+    assert sorted(number for name, numbers in seen if name == "batch" for number in numbers) == [2, 4]
+    if mode is ConsumeMode.ORDERLY:
+        assert [number for _, numbers in seen for number in numbers] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("mixed", [False, True])
@@ -163,8 +176,8 @@ async def test_functions_that_block_get_their_messages_in_threads(mixed: bool) -
         (first, {"selector_expression": "A"}),
         (second, {"selector_expression": "B"}),
     ]
-    async with broker_with(clock, "A", "B", *(["C"] if mixed else [])) as broker:
-        await consumed(broker, clock, *functions, *([(third, {"selector_expression": "C"})] if mixed else []))
+    broker = broker_with(clock, "A", "B", *(["C"] if mixed else []))
+    await consumed(broker, clock, *functions, *([(third, {"selector_expression": "C"})] if mixed else []))
     expected = {0: ("first", False), 1: ("second", False)}
     assert seen == ({**expected, 2: ("third", True)} if mixed else expected)
 
@@ -179,46 +192,166 @@ async def test_what_stands_behind_a_rejected_message_of_an_orderly_queue_is_hand
         seen.extend(body["number"] for body in bodies)
 
     clock = VirtualClock()
-    async with broker_with(clock, "A", "B", "A", "B") as broker:
-        await consumed(
-            broker,
-            clock,
-            (rejects, {"selector_expression": "A"}),
-            (works, {"selector_expression": "B", "consume_message_batch_max_size": 8}),
-            consume_mode=ConsumeMode.ORDERLY,
-        )
+    broker = broker_with(clock, "A", "B", "A", "B")
+    await consumed(
+        broker,
+        clock,
+        (rejects, {"selector_expression": "A"}),
+        (works, {"selector_expression": "B", "consume_message_batch_max_size": 8}),
+        consume_mode=ConsumeMode.ORDERLY,
+    )
     assert seen == [1, 3]
 
 
 async def test_a_failure_concerns_the_messages_of_its_function_alone() -> None:
-    seen: list[int] = []
+    seen: list[list[int]] = []
 
     async def fails(bodies: list[dict[str, int]]) -> None:
         raise ValueError("no seat is free")
 
     async def works(bodies: list[dict[str, int]]) -> None:
-        seen.extend(body["number"] for body in bodies)
+        seen.append([body["number"] for body in bodies])
 
-    for mode, expected in ((ConsumeMode.CONCURRENTLY, [1, 3]), (ConsumeMode.ORDERLY, [])):
-        seen.clear()
-        router = router_of(
-            (fails, {"selector_expression": "A"}), (works, {"selector_expression": "B"}), consume_mode=mode
-        )
-        messages = [message(number, tag) for number, tag in enumerate("ABAB")]
-        outcomes = await router.handle(messages)
-        assert seen == expected
-        assert outcomes is not None
-        kept = [index for index, outcome in enumerate(outcomes) if outcome is None]
-        assert [type(each) for each in outcomes if each] == (
-            [ValueError, NotTriedError, NotTriedError, NotTriedError]
-            if mode is ConsumeMode.ORDERLY
-            else [ValueError, ValueError]
-        )
-        assert kept == expected  # what follows a failure in an orderly queue comes back with it
-        unknown = await router.handle([message(9, "Z")])
-        assert unknown is not None
-        assert isinstance(unknown[0], NobodyError), "a tag that nobody takes any more is not lost"
-        assert router.prepare([message(9, "Z")]) is None
+    clock = VirtualClock()
+    broker = broker_with(clock, *"ABAB")
+    await consumed(broker, clock, (fails, batches_of("A")), (works, batches_of("B")))
+    assert (seen, sorted(sent_back(broker))) == ([[1, 3]], [0, 2])
+
+
+async def test_what_stands_behind_a_failed_message_of_an_orderly_queue_waits_for_it() -> None:
+    seen: list[tuple[str, list[int], int]] = []
+
+    async def fails_once(bodies: list[dict[str, int]], message: list[MessageExt]) -> None:
+        seen.append(("fails once", [body["number"] for body in bodies], message[0].reconsume_times))
+        if not message[0].reconsume_times:
+            raise ValueError("no seat is free")
+
+    async def works(bodies: list[dict[str, int]], message: list[MessageExt]) -> None:
+        seen.append(("works", [body["number"] for body in bodies], message[0].reconsume_times))
+
+    clock = VirtualClock()
+    broker = broker_with(clock, *"BAABBA")
+    options: dict[str, Any] = {"consume_mode": ConsumeMode.ORDERLY, "suspend_current_queue_time": 1}
+    async with running(broker, clock, (fails_once, batches_of("A")), (works, batches_of("B")), **options):
+        await clock.advance(10)
+    assert seen == [
+        ("works", [0], 0),
+        ("fails once", [1, 2], 0),
+        ("fails once", [1, 2], 1),
+        ("works", [3, 4], 0),
+        ("fails once", [5], 0),
+        ("fails once", [5], 1),
+    ]
+
+
+@pytest.mark.parametrize("mode", ConsumeMode)
+async def test_messages_that_come_back_go_to_the_function_that_takes_their_tag(mode: ConsumeMode) -> None:
+    seen: list[tuple[str, list[int]]] = []
+
+    async def one(bodies: list[dict[str, int]]) -> None:
+        seen.append(("one", [body["number"] for body in bodies]))
+
+    async def other(body: dict[str, int]) -> None:
+        seen.append(("other", [body["number"]]))
+
+    clock = VirtualClock()
+    broker = broker_with(clock)
+    broker.committed["%RETRY%g", 0] = 0
+    for number, tag in enumerate("AABAZ"):
+        broker.store("%RETRY%g", b'{"number": %d}' % number, tag=tag, retry_topic="T", reconsume_times=1)
+    options: dict[str, Any] = {"consume_mode": mode, "max_reconsume_times": 1, "suspend_current_queue_time": 1}
+    async with running(broker, clock, (one, batches_of("A")), (other, {"selector_expression": "B"}), **options):
+        await clock.advance(10)
+    in_order = [("one", [0, 1]), ("other", [2]), ("one", [3])]
+    beside_each_other = [("one", [0, 1, 3]), ("other", [2])]
+    assert seen == (in_order if mode is ConsumeMode.ORDERLY else beside_each_other)
+    assert sent_back(broker) == [4], "a tag that nobody takes any more is not lost: it is a dead letter"
+
+
+async def test_a_function_that_hangs_keeps_no_other_ones_messages_back() -> None:
+    seen: list[list[int]] = []
+    clock = VirtualClock()
+
+    async def hangs(body: dict[str, int]) -> None:
+        await clock.sleep(1000)
+
+    async def works(bodies: list[dict[str, int]]) -> None:
+        seen.append([body["number"] for body in bodies])
+
+    broker = broker_with(clock, *"BABAB")
+    functions = (hangs, {"selector_expression": "A"}), (works, batches_of("B"))
+    async with running(broker, clock, *functions, consume_timeout=2) as container:
+        await clock.advance(1)
+        seen_at_once, held = list(seen), container.consumer.state().held
+        await clock.advance(5)
+        came_back = sorted(sent_back(broker))
+        await clock.advance(2000)
+    assert (seen_at_once, held) == ([[0, 2, 4]], 2), "what is consumed is done with"
+    assert (seen, came_back) == ([[0, 2, 4]], [1, 3])
+
+
+async def test_the_timeout_is_that_of_one_call_whoever_shares_the_topic() -> None:
+    begun: list[int] = []
+    clock = VirtualClock()
+
+    async def takes_its_time(body: dict[str, int]) -> None:
+        begun.append(body["number"])
+        await clock.sleep(1.5)
+
+    async def batch(bodies: list[dict[str, int]]) -> None: ...
+
+    broker = broker_with(clock, *"AAAA")
+    functions = (takes_its_time, {"selector_expression": "A"}), (batch, batches_of("B"))
+    async with running(broker, clock, *functions, consume_timeout=2, concurrency=1) as container:
+        await clock.advance(10)
+        came_back, held = sent_back(broker), container.consumer.state().held
+    assert (begun, came_back, held) == ([0, 1, 2, 3], [], 0)
+
+
+async def test_a_stop_begins_no_call_of_any_function() -> None:
+    begun: list[int] = []
+    clock = VirtualClock()
+
+    async def takes_its_time(body: dict[str, int]) -> None:
+        begun.append(body["number"])
+        await clock.sleep(1)
+
+    async def batch(bodies: list[dict[str, int]]) -> None: ...
+
+    broker = broker_with(clock, *"AAAA")
+    functions = (takes_its_time, {"selector_expression": "A"}), (batch, batches_of("B"))
+    async with (
+        running(broker, clock, *functions, concurrency=1) as container,
+        anyio.create_task_group() as tasks,
+    ):
+        await clock.advance(1.5)
+        tasks.start_soon(container.drain, 30.0)
+        await clock.advance(30)
+    assert begun == [0, 1]
+    assert broker.committed["T", 0] == 2, "what has ended does not come again"
+
+
+async def test_each_functions_first_failure_of_a_kind_has_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    async def one(body: dict[str, int]) -> None:
+        raise ValueError("no seat is free")
+
+    async def other(body: dict[str, int]) -> None:
+        raise ValueError("the gate is closed")
+
+    clock = VirtualClock()
+    broker = broker_with(clock, *"ABAB")
+    functions = (one, {"selector_expression": "A"}), (other, {"selector_expression": "B"})
+    with caplog.at_level(logging.WARNING, "rocketbox.client.failure_log"):
+        async with running(broker, clock, *functions):
+            await clock.advance(1)
+            assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == [
+                "no seat is free", "the gate is closed"
+            ]  # fmt: skip
+            await clock.advance(70)
+    counted = [record.getMessage() for record in caplog.records if "more messages" in record.getMessage()]
+    assert [re.search(r"1 more messages of T for \S*(one|other) failed", each) is not None for each in counted] == [
+        True, True
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -243,15 +376,15 @@ async def test_middleware_is_around_each_call_of_a_function(
     async def other(body: dict[str, int]) -> None: ...
 
     clock = VirtualClock()
-    async with broker_with(clock, "A", "B", "A", "A", "B") as broker:
-        await consumed(
-            broker,
-            clock,
-            (one, {"selector_expression": "A", "consume_message_batch_max_size": 8}),
-            (other, {"selector_expression": "B"}),
-            middleware=[looks],
-            consume_mode=mode,
-        )
+    broker = broker_with(clock, "A", "B", "A", "A", "B")
+    await consumed(
+        broker,
+        clock,
+        (one, {"selector_expression": "A", "consume_message_batch_max_size": 8}),
+        (other, {"selector_expression": "B"}),
+        middleware=[looks],
+        consume_mode=mode,
+    )
     assert [(name.rpartition(".")[2], numbers) for name, numbers in seen] == calls
 
 
@@ -265,14 +398,14 @@ async def test_middleware_is_around_each_call_of_a_function(
 )
 @pytest.mark.parametrize("mode", [ConsumeMode.CONCURRENTLY, ConsumeMode.ORDERLY])
 async def test_what_middleware_makes_of_a_call_concerns_its_messages_alone(
-    mode: ConsumeMode, raised: BaseException, expected: str
+    mode: ConsumeMode, raised: BaseException, expected: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     passed: list[list[int]] = []
 
     async def judges(context: ConsumeContext, call_next: ConsumeNext) -> Any:
         passed.append(numbers_of(context.messages))
         outcomes = await call_next(context)
-        if context.messages[0].tag == "A":
+        if context.messages[0].tag == "A" and not context.messages[0].reconsume_times:
             raise raised
         return outcomes
 
@@ -280,17 +413,17 @@ async def test_what_middleware_makes_of_a_call_concerns_its_messages_alone(
 
     async def works_too(bodies: list[dict[str, int]]) -> None: ...
 
-    router = router_of(
-        (works, {"selector_expression": "A"}), (works_too, {"selector_expression": "B"}), consume_mode=mode
-    )
-    handle = wrap_handler("g", [judges], router.handle, router.invocation, router.divide)
-    outcomes = await handle([message(number, tag) for number, tag in enumerate("BABA")])
-    assert outcomes is not None
-    told = ["consumed" if each is None else type(each).__name__ for each in outcomes]
+    clock = VirtualClock()
+    broker = broker_with(clock, *"BABA")
+    functions = (works, batches_of("A")), (works_too, batches_of("B"))
+    options: dict[str, Any] = {"consume_mode": mode, "suspend_current_queue_time": 1}
+    async with running(broker, clock, *functions, middleware=[judges], **options):
+        await clock.advance(10)
     if mode is ConsumeMode.CONCURRENTLY:
-        assert (told, passed) == (["consumed", expected] * 2, [[0, 2], [1, 3]])
+        assert (passed, sorted(sent_back(broker))) == ([[0, 2], [1, 3]], [1, 3])
     else:
-        assert (told, passed) == (["consumed", expected, *["NotTriedError"] * 2], [[0], [1]])
+        assert (passed, sent_back(broker)) == ([[0], [1], [1], [2], [3], [3]], [])
+    assert expected in caplog.text
 
 
 async def test_messages_that_no_function_takes_any_more_pass_middleware_as_well() -> None:
@@ -302,42 +435,23 @@ async def test_messages_that_no_function_takes_any_more_pass_middleware_as_well(
 
     for mode in ConsumeMode:
         passed.clear()
-        router = router_of(
-            (one, {"selector_expression": "A"}), (other, {"selector_expression": "B"}), consume_mode=mode
-        )
-        handle = wrap_handler("g", [looks], router.handle, router.invocation, router.divide)
-        outcomes = await handle([message(number, "Z") for number in range(2)])
-        assert outcomes is not None
-        if mode is ConsumeMode.CONCURRENTLY:
-            assert [type(each) for each in outcomes] == [NobodyError, NobodyError]
-            assert passed == [(None, [0, 1])]
-        else:
-            assert [type(each) for each in outcomes] == [NobodyError, NotTriedError]
-            assert passed == [(None, [0])]
+        clock = VirtualClock()
+        broker = broker_with(clock)
+        broker.committed["%RETRY%g", 0] = 0
+        for number in range(2):
+            broker.store("%RETRY%g", b'{"number": %d}' % number, tag="Z", retry_topic="T", reconsume_times=1)
+        functions = (one, {"selector_expression": "A"}), (other, {"selector_expression": "B"})
+        options: dict[str, Any] = {"consume_mode": mode, "max_reconsume_times": 1, "suspend_current_queue_time": 1}
+        async with running(broker, clock, *functions, middleware=[looks], **options):
+            await clock.advance(10)
+        assert passed == [(None, [0]), (None, [1])]
+        assert sent_back(broker) == [0, 1], "they are not lost"
 
 
-def router_of(*functions: tuple[Handler, dict[str, Any]], consume_mode: ConsumeMode) -> TagRouter:
-    """The router of a group's functions, whose batches may have eight messages."""
-    (plan,), _ = planned(*functions, consume_mode=consume_mode, consume_message_batch_max_size=8)
-    clock = VirtualClock()
-    dispatches = [
-        HandlerDispatch(
-            group="g",
-            binding=HandlerBinding(function.signature, NO_BEANS.provider, JsonMessageConverter()),
-            limit=InvalidLimit(1, clock, lambda: None),
-            consume_mode=consume_mode,
-            threads=HandlerThreads(1, "g", clock),
-        )
-        for function in plan.functions
-    ]
-    return TagRouter("g", list(zip(plan.functions, dispatches, strict=True)))
+def batches_of(tag: str) -> dict[str, Any]:
+    """The options of a function that takes a tag's messages, up to eight a call."""
+    return {"selector_expression": tag, "consume_message_batch_max_size": 8}
 
 
 def numbers_of(messages: Sequence[MessageExt]) -> list[int]:
     return [json.loads(each.body)["number"] for each in messages]
-
-
-def message(number: int, tag: str) -> MessageExt:
-    body = b'{"number": %d}' % number
-    fields = (0, 0, 0, 0, 0, 0, 0, 0, 0, b"\x7f\0\0\1", 1, 0, b"\x7f\0\0\1", 1, 0, 0, len(body))
-    return MessageExt(fields, body, "T", encode_properties({"TAGS": tag}), "broker-a")
