@@ -98,9 +98,9 @@ class Harness:
     shutdown hooks have.
 
     The end raises HarnessError for a handler that had to be ended by force, since it swallows its cancellation, and for
-    a service that ends itself (``sys.exit`` in a hook) when it starts or stops; and what handlers had raised by then,
-    where the test was not told and has not looked since: at the calls of that handler, or at what its group has
-    consumed or given up.
+    a service that ends itself (``sys.exit`` in a hook) when it starts or stops; and what handlers have raised, also
+    while the end waits for them, where the test was not told and has not looked since: at the calls of that handler, or
+    at what its group has consumed or given up.
 
     ``name_server`` (``"127.0.0.1:9876"``; for several clusters ``{"": ..., "audit": ...}``) lets the service run on
     real servers, in real time: what pytest's ``--rocketbox-name-server`` says for all harnesses.
@@ -254,8 +254,8 @@ class Harness:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        untold = self._untold if error is None else []
         end = await self._end(in_short=error is not None)
+        untold = self._untold if error is None else []
         failed = [each for each in (error, *end.errors, end.failure) if each is not None]
         if not failed:
             self._raise_untold(untold, self._of_hooks)

@@ -95,6 +95,7 @@ class ServiceEnd:
         with suppress(StuckError):
             await self._until(stopped)
         if self._going.running:
+            self._seen.untold.close()
             pace.regardless = True
             await self._end_handlers()
             pace.regardless = False

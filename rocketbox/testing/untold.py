@@ -17,10 +17,11 @@ class Untold:
         self._errors: dict[Place, Exception] = {}
         self._of_before: dict[Place, Exception] = {}  # of tests before this one
         self._known: set[Place] = set()
+        self._is_closed = False
 
     def add(self, place: Place, error: Exception) -> None:
         """A handler has raised it for that message."""
-        if place not in self._known and place not in self._of_before:
+        if not self._is_closed and place not in self._known and place not in self._of_before:
             self._errors.setdefault(place, error)
 
     def know(self, places: Iterable[Place]) -> None:
@@ -42,6 +43,10 @@ class Untold:
                 self._known.add(place)
             else:
                 self._of_before[place] = error
+
+    def close(self) -> None:
+        """Add nothing from now on: handlers that still run are cancelled, and how they fail by that says nothing."""
+        self._is_closed = True
 
     def forget(self) -> None:
         """Know of nothing that was."""

@@ -13,6 +13,7 @@ import pytest
 
 from rocketbox.errors import Reject, RocketBoxError
 from rocketbox.testing import Harness, HarnessError, Outcome, StuckError
+from rocketbox.testing.harness import Failures
 from rocketbox.testing.pace import BrokenOffError
 from rocketbox.testing.real_world import RealPace, RunClock
 from rocketbox.testing.untold import Untold
@@ -516,6 +517,99 @@ async def test_a_call_that_was_looked_at_while_it_ran_is_told(service: ServiceMa
 
     with pytest.raises(ValueError, match="too late"):
         await test()
+
+
+FAILS_IN_A_THREAD = """
+@rocketmq_listener(topic="orders", consumer_group="orders")
+def order(item: str) -> None:
+    begun.set()
+    release.wait()
+    raise ValueError("too late")
+"""
+
+
+async def let_go_at_the_end(harness: Harness, shop: ModuleType) -> None:
+    """Have the handler go on when the harness has begun to end."""
+
+    async def let_go() -> None:
+        await harness._stop.wait()
+        shop.release.set()
+
+    shop.seen.append(asyncio.create_task(let_go()))
+
+
+@pytest.mark.parametrize("fails", [FAILS_LATER, FAILS_IN_A_THREAD], ids=["async def", "def"])
+async def test_what_fails_while_the_end_waits_for_it_is_raised(service: ServiceMaker, fails: str) -> None:
+    shop = service(HEAD + fails, SETTINGS)
+
+    async def test() -> None:
+        async with Harness(shop.app) as harness:
+            await harness.send("orders", "cup")
+            await hear(shop.begun)
+            await let_go_at_the_end(harness, shop)
+
+    with pytest.raises(ValueError, match="too late") as told:
+        await test()
+    (note,) = told.value.__notes__
+    assert "end the test with drain()" in note
+
+
+@pytest.mark.parametrize("failures", ["raise", "keep"])
+@pytest.mark.parametrize("fails", [FAILS_LATER, FAILS_IN_A_THREAD], ids=["async def", "def"])
+def test_so_it_is_where_a_plain_function_ends(service: ServiceMaker, fails: str, failures: Failures) -> None:
+    shop = service(HEAD + fails, SETTINGS)
+
+    def test() -> None:
+        with Harness(shop.app, failures=failures) as harness:
+            harness.blocking.send("orders", "cup")
+            assert shop.begun.wait(60)
+            harness.blocking.call(let_go_at_the_end, harness, shop)
+
+    with nullcontext() if failures == "keep" else pytest.raises(ValueError, match="too late"):
+        test()
+
+
+FAILS_AGAIN = """
+@rocketmq_listener(topic="orders", consumer_group="orders")
+async def order(item: str) -> None:
+    if not begun.is_set():
+        begun.set()
+        raise ValueError("first")
+    seen.append("again")
+    await asyncio.to_thread(release.wait)
+    raise ValueError("too late")
+"""
+
+
+async def test_a_later_attempt_that_fails_at_the_end_is_known(service: ServiceMaker) -> None:
+    shop = service(HEAD + FAILS_AGAIN, SETTINGS)
+    async with Harness(shop.app) as harness:
+        await harness.send("orders", "cup")
+        with pytest.raises(ValueError, match="first"):
+            await harness.drain()
+        await harness._pace.until(lambda: "again" in shop.seen)
+        await let_go_at_the_end(harness, shop)
+    assert [str(call.error) for call in harness.calls("order")] == ["first", "too late"]
+
+
+FAILS_WHEN_IT_IS_CANCELLED = """
+@rocketmq_listener(topic="orders", consumer_group="orders")
+async def order(item: str) -> None:
+    begun.set()
+    try:
+        await asyncio.Event().wait()
+    finally:
+        raise ValueError("broken off")
+"""
+
+
+@pytest.mark.usefixtures("short_end")
+async def test_what_only_fails_as_the_end_cancels_it_is_not_raised(service: ServiceMaker) -> None:
+    shop = service(HEAD + FAILS_WHEN_IT_IS_CANCELLED, SETTINGS)
+    async with Harness(shop.app) as harness:
+        await harness.send("orders", "cup")
+        await hear(shop.begun)
+    assert str(harness.calls("order")[0].error) == "broken off"
 
 
 async def test_fresh_that_refuses_says_nothing_of_what_drain_will_raise(service: ServiceMaker) -> None:
