@@ -99,6 +99,9 @@ class Machine:
     """Stands around each call of a scheduled function, in its task; given is which one, in words."""
     listener_paused: Callable[[str], object] = _the_log_tells
     """Is told when a group of listeners pauses itself: which one, why, and what to do, as the log says it."""
+    payload_held: Callable[[], AbstractContextManager[object]] = nullcontext
+    """Stands around the time in which a payload that cannot be read is held, since ``invalid-limit`` has paused its
+    group; in the task of the call that it is for."""
     settings_read: Callable[[Settings], object] = _settings_as_they_are
     """Is told of the settings of a start, before anything of it runs and before what is wrong with it is refused."""
     handler_middleware: tuple[ConsumeMiddleware, ...] = ()

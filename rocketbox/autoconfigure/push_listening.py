@@ -127,6 +127,7 @@ class PushListeners(ListenerKind[Candidate, ContainerPlan]):
                     await_termination=starting.drain_timeout,
                     given={"wait_for_servers": cluster.startup == "retry", **machine.consumer_options(plan)},
                     paused=machine.listener_paused,
+                    payload_held=machine.payload_held,
                 )
             )
         return containers

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
@@ -29,7 +29,7 @@ from rocketbox.listeners.options import consumer_options
 from rocketbox.listeners.plans import ContainerPlan, ListenerFunction
 from rocketbox.listeners.tag_routing import TagRouter
 from rocketbox.marks import send_to
-from rocketbox.message import Message, MessageExt
+from rocketbox.message import Message, MessageExt, MessageQueue
 from rocketbox.tasks import TaskState
 from rocketbox.template import MessageConverter, RocketMQTemplate
 from rocketbox.template.content_types import write_payload
@@ -45,7 +45,8 @@ class ListenerContainer:
 
     ``template_of(cluster)`` is what gives, when it is called, the template for what ``send_to`` sends on; without a
     cluster of its own it goes to that of the listener. ``given`` are options of the consumer that win over the plan's.
-    ``paused(told)`` is called when the group pauses itself, with why and what to do.
+    ``paused(told)`` is called when the group pauses itself, with why and what to do. ``payload_held()`` stands around
+    the time in which a payload that cannot be read is held for that, in the task of its call.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class ListenerContainer:
         await_termination: float = 15.0,
         given: Mapping[str, Any] = MappingProxyType({}),
         paused: Callable[[str], object] = lambda told: None,
+        payload_held: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self.plan = plan
         self._instance = instance
@@ -70,6 +72,7 @@ class ListenerContainer:
         self._await_termination = await_termination
         self._given = given
         self._tell_of_pause = paused
+        self._payload_held = payload_held
         self._stack = AsyncExitStack()
         self._consumer: PushConsumer | None = None
         self._limit: InvalidLimit | None = None
@@ -100,7 +103,8 @@ class ListenerContainer:
     async def __aenter__(self) -> Self:
         plan = self.plan
         async with AsyncExitStack() as stack:
-            self._limit = InvalidLimit(plan.options.invalid_limit, self._clock, self._pause_for_invalid)
+            limit, paused = plan.options.invalid_limit, self._pause_for_invalid
+            self._limit = InvalidLimit(limit, self._clock, paused, self._payload_held)
             options = consumer_options(plan.options, self._given, cluster=plan.cluster)
             consumer = PushConsumer(plan.group, instance=self._instance, options=options)
             for topic in plan.topics:  # before the consumer starts: the brokers hear of all topics together
@@ -159,6 +163,15 @@ class ListenerContainer:
         self._status, self._reason = ContainerStatus.RUNNING, None
         assert self._limit is not None
         self._limit.open()
+
+    async def skip(self, ends: Mapping[MessageQueue, int]) -> None:
+        """As :meth:`PushConsumer.skip`; the unreadable payloads that are held are passed over as well.
+
+        In order, a queue goes on only when none of its messages is in hand any more.
+        """
+        assert self._limit is not None
+        self._limit.give_back()  # in the next turn, when what stands before these offsets was dropped
+        await self.consumer.skip(ends)
 
     def begin_anew(self) -> None:
         """Unreadable payloads of before count no more, and a group that they have paused goes on.

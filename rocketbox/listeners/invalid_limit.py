@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 
 import anyio
@@ -22,30 +23,46 @@ LIMIT_WINDOW = 60.0  # seconds over which invalid payloads are counted
 class InvalidLimit:
     """Counts what is to be dead-lettered; above ``limit`` a minute it closes, and that is held until it opens.
 
-    One bad deploy must not empty a whole backlog into the dead-letter queue. ``on_closed`` is told once per closing.
+    One bad deploy must not empty a whole backlog into the dead-letter queue. ``on_closed`` is told once per closing;
+    ``held()`` stands around the time in which a payload is held, in the task of its call.
     """
 
-    def __init__(self, limit: int, clock: Clock, on_closed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        limit: int,
+        clock: Clock,
+        on_closed: Callable[[], None],
+        held: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
         self.limit = limit
         self.closed = False
         self._clock = clock
         self._on_closed = on_closed
+        self._held = held
         self._times: deque[float] = deque()
         self._changed = anyio.Event()
+        self._given_back = 0  # how often what was held then went back
         self._abandoned = False
 
     async def pass_one(self) -> None:
-        """Return when one more may be dead-lettered; RetryLater when the container stops before that."""
+        """Return when one more may be dead-lettered; RetryLater when it goes back to the broker before that."""
+        before = self._given_back
         while not self._admit():
             if not self._abandoned:
-                await self._changed.wait()
-            if self._abandoned:
+                with self._held():
+                    await self._changed.wait()
+            if self._abandoned or self._given_back != before:
                 raise RetryLater(timedelta(seconds=10))
 
     def open(self) -> None:
         """Let the held ones go on, and count anew."""
         self.closed = False
         self._times.clear()
+        self._wake()
+
+    def give_back(self) -> None:
+        """What is held now goes back to the broker, from the loop's next turn on; what comes then is held as before."""
+        self._given_back += 1
         self._wake()
 
     def abandon(self) -> None:

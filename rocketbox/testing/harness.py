@@ -538,9 +538,10 @@ class Harness:
             raise HarnessError(f"{names} has not ended, and would go on in the next test: await harness.drain() first")
         world.pass_over_delays()
         for plan in self._listened.plans:
-            consumer = self._listened.container(plan.group, plan.cluster).consumer
-            ends = await world.ends(plan.cluster, plan.group, [state.queue for state in consumer.state().queues])
-            await consumer.skip(ends)
+            container = self._listened.container(plan.group, plan.cluster)
+            queues = [state.queue for state in container.consumer.state().queues]
+            ends = await world.ends(plan.cluster, plan.group, queues)
+            await container.skip(ends)
             self._offsets_before.update({(plan.group, plan.cluster, queue): end for queue, end in ends.items()})
         self._changes.undo_all()
         for plan in self._listened.plans:
@@ -683,7 +684,9 @@ class Harness:
         return [call for call in calls() if Outcome.CONSUMED in call.outcomes]
 
     def _nobody_is_busy(self) -> bool:
-        return not self._seen.under_way.at_work and not any(
+        going = self._seen.under_way
+        held = len(going.running) - len(going.running_now)  # each has a worker
+        return not going.at_work and held >= sum(
             listeners.consumer.state().busy_workers
             for listeners in self.app.listeners.values()
             if hasattr(listeners, "consumer")

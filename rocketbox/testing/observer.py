@@ -177,6 +177,7 @@ class Observer:
             handler_middleware=(self.comes_to_handler, failing),
             hook_failed=self.hook_failed,
             listener_paused=self.note,
+            payload_held=self.under_way.held,
             transaction_listener_called=self.transaction_listener_called,
             scheduled_function_called=self.scheduled_function_called,
         )

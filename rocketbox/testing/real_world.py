@@ -287,7 +287,7 @@ class RealWorld:
     async def _unfinished(self) -> list[str]:
         if left := [str(each) for each in self._seen.under_way.real_waits()]:
             return left
-        if left := [f"handler {call.name} runs" for call in self._seen.under_way.running]:  # it waits for a server
+        if left := [f"handler {call.name} runs" for call in self._seen.under_way.running_now]:  # it waits for a server
             return left
         for container in self._app.listeners.values():
             if isinstance(container, ListenerContainer):

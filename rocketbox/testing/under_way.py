@@ -77,6 +77,8 @@ class _Running:
     who: str
     awaited: Any = None
     ended: bool = False
+    is_held: bool = False
+    """Whether it waits until its group goes on, which too many unreadable payloads have paused."""
     started: set[Any] = field(default_factory=set)
     threads: set[ThreadCall | StartedThread | TimerCall] = field(default_factory=set)
     """What goes on by itself; threads add to it as well."""
@@ -113,9 +115,14 @@ class UnderWay:
         return list(self._running)
 
     @property
+    def running_now(self) -> list[Call]:
+        """Those of them that are not held: nobody waits for these, as for what a paused group has not taken."""
+        return [call for call, running in self._running.items() if not running.is_held]
+
+    @property
     def at_work(self) -> list[str]:
-        """What has not ended of handlers, their tasks and threads included."""
-        found = [f"handler {call.name}" for call in self._running]
+        """What has not ended of handlers that are not held, their tasks and threads included."""
+        found = [f"handler {call.name}" for call in self.running_now]
         for running in self._left:
             found += [_task_of(task, running.who) for task in list(running.started)]
             found += [
@@ -170,6 +177,19 @@ class UnderWay:
             running.awaited = running.task = None
             if running.started or running.threads:
                 self._left.add(running)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """The call whose code this is waits until its group goes on, which too many unreadable payloads have paused."""
+        running = self._in_call_of
+        if running is None:
+            yield
+            return
+        running.is_held = True
+        try:
+            yield
+        finally:
+            running.is_held = False
 
     @contextmanager
     def scheduled(self, what: str) -> Iterator[None]:

@@ -122,6 +122,35 @@ async def test_drain_does_not_wait_for_a_queue_that_waits_for_its_own_retry(
             await harness.drain()
 
 
+COUNTS = """
+from rocketbox import ConsumeMode, RocketBox, rocketmq_listener
+
+app = RocketBox("counter", scan=[__name__])
+
+@rocketmq_listener(topic="counts", consumer_group="counts", invalid_limit=2)
+async def count(counted: dict) -> None: ...
+
+@rocketmq_listener(topic="turns", consumer_group="turns", invalid_limit=2, consume_mode=ConsumeMode.ORDERLY)
+async def turn(counted: dict) -> None: ...
+"""
+
+
+@pytest.mark.parametrize(("topic", "handler"), [("counts", "count"), ("turns", "turn")])
+async def test_what_the_limit_of_unreadable_payloads_holds_is_not_waited_for(
+    service: ServiceMaker, main: str, topic: str, handler: str
+) -> None:
+    counter = service(COUNTS, "rocketmq: {name-server: ns1.example:9876, producer: {group: counter}}")
+    async with Harness(counter.app, name_server=main, patience=2, settings=QUICK_STOP) as harness:
+        for number in range(9):
+            await harness.send(topic, "no count", hash_key=str(number))
+        await harness.drain()
+        assert f"group {topic} is paused" in harness.log
+        await harness.fresh()
+        await harness.send(topic, {"n": 1})
+        await harness.drain()
+        assert [call.payload for call in harness.calls(handler)] == [{"n": 1}]
+
+
 TAGGED = """
 from rocketbox import RocketBox, rocketmq_listener
 

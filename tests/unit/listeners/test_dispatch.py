@@ -6,7 +6,8 @@ import inspect
 import json
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
@@ -399,6 +400,43 @@ async def test_what_is_held_goes_back_to_the_broker_when_the_container_stops() -
         group.start_soon(handle)
         await anyio.wait_all_tasks_blocked()
         limit.abandon()
+
+
+async def test_what_is_held_can_go_back_while_the_container_goes_on() -> None:
+    clock = SteppedClock()
+    held: list[str] = []
+
+    @contextmanager
+    def holding() -> Iterator[None]:
+        held.append("one")
+        try:
+            yield
+        finally:
+            held.remove("one")
+
+    limit = InvalidLimit(1, clock, lambda: None, holding)
+    outcomes: list[str] = []
+
+    async def pass_one() -> None:
+        try:
+            await limit.pass_one()
+            outcomes.append("passed")
+        except RetryLater:
+            outcomes.append("back")
+
+    async with anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(pass_one)
+        await anyio.wait_all_tasks_blocked()
+        assert (outcomes, len(held)) == (["passed"], 2)
+        limit.give_back()
+        await anyio.wait_all_tasks_blocked()
+        assert (outcomes, held, limit.closed) == (["passed", "back", "back"], [], True)
+        group.start_soon(pass_one)
+        await anyio.wait_all_tasks_blocked()
+        assert len(held) == 1
+        limit.open()
+    assert outcomes[3:] == ["passed"]
 
 
 async def test_nothing_is_held_once_the_container_stops() -> None:

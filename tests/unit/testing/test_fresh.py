@@ -59,6 +59,9 @@ async def ask(text: str, template: RocketMQTemplate) -> None:
 @rocketmq_listener(topic="counts", consumer_group="counts", invalid_limit=3)
 async def count(counted: dict) -> None: ...
 
+@rocketmq_listener(topic="turns", consumer_group="turns", invalid_limit=3, consume_mode=ConsumeMode.ORDERLY)
+async def turn(counted: dict) -> None: ...
+
 @app.on_startup
 async def begin(till: Till) -> None:
     till.sold.append("begun")
@@ -271,6 +274,52 @@ async def test_what_could_not_be_read_counts_from_0_and_a_group_that_it_has_paus
         assert [call.payload for call in harness.calls("count") if call.outcome is Outcome.CONSUMED] == [{"n": 1}]
         await harness.advance("1h")
         assert harness.dead_letters("counts") == [], "those that it had held are passed over"
+
+
+PAUSED_BY_THE_LIMIT = pytest.mark.parametrize(("topic", "handler"), [("counts", "count"), ("turns", "turn")])
+
+
+@PAUSED_BY_THE_LIMIT
+async def test_what_the_limit_holds_is_not_waited_for(shop: ModuleType, topic: str, handler: str) -> None:
+    async with Harness(shop.app) as harness:
+        await harness.send("orders", "later", delay="10m")
+        for _ in range(9):
+            await harness.send(topic, "no count")
+        before = harness.now
+        await harness.drain()
+        assert f"group {topic} is paused" in harness.log
+        assert Outcome.RUNNING in [call.outcome for call in harness.calls(handler)]
+        assert len(harness.dead_letters(topic)) == 3
+        assert harness.calls("sell") == []
+        assert harness.now == before
+        harness.app.listeners[topic].resume()
+        await harness.drain()
+        assert len(harness.dead_letters(topic)) == 6, "and then it is paused again"
+        assert harness.now == before
+
+
+@PAUSED_BY_THE_LIMIT
+@pytest.mark.parametrize("drained", [True, False])
+async def test_what_the_limit_holds_is_settled_and_not_seen_by_the_next_test(
+    shop: ModuleType, topic: str, handler: str, drained: bool
+) -> None:
+    async with Harness(shop.app) as harness:
+        for _ in range(2):
+            for number in range(30):
+                await harness.send(topic, "no count", hash_key=str(number))
+            if drained:
+                await harness.drain()
+            assert f"group {topic} is paused" in harness.log
+            before = harness.now
+            await harness.fresh()
+            assert (harness.now, harness.log) == (before, "nothing has happened")
+        assert harness._seen.under_way.running == []
+        await harness.send(topic, {"n": 1}, hash_key="1")
+        await harness.drain()
+        assert harness.now == before
+        await harness.advance("1h")
+        assert [call.payload for call in harness.calls(handler)] == [{"n": 1}]
+        assert harness.dead_letters(topic) == []
 
 
 async def test_a_group_that_the_service_itself_has_paused_stays_so(shop: ModuleType) -> None:
