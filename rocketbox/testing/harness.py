@@ -218,6 +218,8 @@ class Harness:
         going = self._seen.under_way
         self._telling.enter_context(telling_of_threads(thread_started, submitted_to_pool, in_thread_of_pool))
         self._turns.watch(going.task_started, call_for_thread, going.called_in_thread, going.timer_set)
+        if self._blocking is not None:
+            self._turns.hear_of_lost_errors(self._seen.hook_failed)
         self._host = self._turns.start(self._run(), f"a hook or bean of {self.app.name}")
         self._seen.under_way.others.append(self._host)
         try:

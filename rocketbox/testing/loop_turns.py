@@ -266,6 +266,8 @@ class LoopTurns:
         self._former: Any = None
         self._started: Callable[[asyncio.Task[Any]], object] = lambda task: None
         self._put: dict[str, Any] = {}
+        self._lost: Any = None  # hears of lost errors
+        self._former_handler: Any = None
         self._before: dict[str, Any] = {}  # what somebody else had put there
         ready: Sized | None = getattr(self.loop, "_ready", None)  # a detail of asyncio's own loops
         self._noted = _NextCalls(self.loop) if ready is None else None
@@ -421,7 +423,30 @@ class LoopTurns:
         self._before = {name: own[name] for name in self._put if name in own}
         own.update(self._put)
 
+    def hear_of_lost_errors(self, heard: Callable[[str, Exception], object]) -> None:
+        """Have ``heard`` called, until :meth:`unwatch`, with what nobody else hears of but the log: of whom, and what a
+        task has raised that nobody awaits, or a callback of the loop.
+
+        For a loop of the harness's own. Of the loop of an async test, who runs the test may hear of them.
+        """
+        before = self.loop.get_exception_handler()
+
+        def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+            if before is None:
+                loop.default_exception_handler(context)
+            else:
+                before(loop, context)
+            if isinstance(error := context.get("exception"), Exception):
+                of = context.get("task", context.get("future"))
+                named = f"task {of.get_name()!r}, which nobody has awaited," if isinstance(of, asyncio.Task) else ""
+                heard(named or "a callback of the event loop", error)
+
+        self._lost, self._former_handler = handle, before
+        self.loop.set_exception_handler(handle)
+
     def unwatch(self) -> None:
+        if self._lost is not None and self.loop.get_exception_handler() is self._lost:
+            self.loop.set_exception_handler(self._former_handler)
         own = vars(self.loop)
         for name, put in self._put.items():
             if own.get(name) is put:  # else somebody has put something around it, and keeps it

@@ -112,9 +112,11 @@ class ServiceEnd:
         is_known = self._late or self._forced or self._stubborn
         if started and not is_known and (not stopped() or self._host.cancelled()):
             self._late.append(StuckError([f"the stop of {self._name}"], self._patience))
+        heard = len(self._seen.of_hooks)
         await self._end_tasks()
         await self._end_threads(min(self._patience, PATIENCE_AT_THE_END) if in_short else self._patience)
         await self._end_tasks()  # what threads have left in the loop
+        del self._seen.of_hooks[heard:]  # how a task fails that is cancelled here says nothing
         self._tell()
 
     def _tell(self) -> None:

@@ -8,12 +8,14 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 from rocketbox.testing import Harness, HarnessError, Outcome, StuckError
+from rocketbox.testing.harness import Failures
 from rocketbox.testing.loop_turns import LoopTurns, RealWait, ThreadCall
 from rocketbox.testing.pace import Pace
 from rocketbox.testing.virtual_clock import VirtualClock
@@ -554,3 +556,79 @@ async def test_a_factory_may_call_the_former_one_and_nothing_of_the_harness_stay
             await harness.drain()
     assert shop.seen == ["yes", "yes"]
     assert loop.get_task_factory() is former
+
+
+LOSES_ERRORS = """
+import asyncio
+import threading
+from rocketbox import RocketBox, rocketmq_listener
+
+app = RocketBox("loses", scan=[__name__])
+begun = threading.Event()
+
+def fail():
+    raise ValueError("nobody hears")
+
+async def fail_in_a_task():
+    await asyncio.sleep(0)
+    fail()
+
+async def fail_when_it_is_cancelled():
+    begun.set()
+    try:
+        await asyncio.Event().wait()
+    finally:
+        fail()
+
+@rocketmq_listener(topic="tasks", consumer_group="tasks")
+async def leave_a_task(text: str) -> None:
+    asyncio.create_task(fail_in_a_task(), name="lost")
+
+@rocketmq_listener(topic="timers", consumer_group="timers")
+async def set_a_timer(text: str) -> None:
+    asyncio.get_running_loop().call_later(0.001, fail)
+
+@rocketmq_listener(topic="hangs", consumer_group="hangs")
+async def leave_one_that_hangs(text: str) -> None:
+    asyncio.create_task(fail_when_it_is_cancelled())
+"""
+
+
+@pytest.fixture
+def loses(service: ServiceMaker) -> ModuleType:
+    return service(LOSES_ERRORS, "rocketmq: {name-server: ns1:9876, producer: {group: loses}}")
+
+
+LOST = [("tasks", "task 'lost', which nobody has awaited,"), ("timers", "a callback of the event loop")]
+
+
+@pytest.mark.parametrize(("topic", "what"), LOST)
+def test_in_a_plain_function_drain_raises_what_nobody_hears_of_tasks_and_timers(
+    loses: ModuleType, topic: str, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Harness(loses.app) as harness:
+        harness.blocking.send(topic, "one")
+        with pytest.raises(ValueError, match="nobody hears"):
+            harness.blocking.drain()
+        harness.blocking.drain()
+        assert f"{what} failed (ValueError: nobody hears)" in harness.log
+    assert [each.name for each in caplog.records if each.exc_info and each.exc_info[0] is ValueError] == ["asyncio"]
+
+
+@pytest.mark.parametrize("failures", ["raise", "keep"])
+def test_what_nobody_hears_is_raised_by_the_end_where_no_drain_has(loses: ModuleType, failures: Failures) -> None:
+    def test() -> None:
+        with Harness(loses.app, failures=failures) as harness:
+            harness.blocking.send("tasks", "one")
+            harness.blocking.consumed("tasks")
+            harness.blocking.call(harness._pace.settle)
+
+    with nullcontext() if failures == "keep" else pytest.raises(ValueError, match="nobody hears"):
+        test()
+
+
+def test_what_fails_as_the_end_cancels_it_is_heard_by_the_log_alone(loses: ModuleType) -> None:
+    with Harness(loses.app) as harness:
+        harness.blocking.send("hangs", "one")
+        assert loses.begun.wait(60)
+    assert "failed (ValueError: nobody hears)" in harness.log
