@@ -19,6 +19,7 @@ import anyio
 
 from rocketbox.application import RocketBox
 from rocketbox.autoconfigure.loading import Launch
+from rocketbox.autoconfigure.taken_once import taken_as
 from rocketbox.blocking import threads_in_use
 from rocketbox.boot.dependencies import dependency_of, hint_name
 from rocketbox.boot.masking import mask
@@ -465,7 +466,8 @@ class Harness:
         """Put an object in the place of a bean while the service runs: ``with harness.override(Desk, FakeDesk()):``.
 
         Handlers and hooks are given it from the next call on; beans that were made of the other one keep that. Without
-        ``with`` it holds until :meth:`fresh` or the end.
+        ``with`` it holds until :meth:`fresh` or the end. Raises HarnessError for what the service takes once, when it
+        starts, such as middleware: that is given by ``beans``.
         """
         self._check_running()
         container = self.app.assembly.container
@@ -475,6 +477,13 @@ class Harness:
             raise HarnessError(
                 f"{what} of {self.app.name} would be overridden by {hint_name(kind)}; write the type that a parameter "
                 'has, or Annotated[TheType, Qualifier("name")] for one of several'
+            )
+        if taken := taken_as(self.app.assembly, found[0]):
+            name = hint_name(kind)
+            raise HarnessError(
+                f"{name} is {taken}, which {self.app.name} has taken when it started, so that nobody would be given "
+                f"the other object: give it to the harness, Harness(app, beans={{{name}: ...}}), and with the fixture "
+                f"@pytest.mark.harness(beans={{{name}: ...}})"
             )
         provider: Any = container.providers[found[0]]
         provider.override(value)

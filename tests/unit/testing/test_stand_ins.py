@@ -7,7 +7,7 @@ from unittest.mock import create_autospec
 import pytest
 
 from rocketbox.message import LocalTransactionState
-from rocketbox.testing import Harness, Outcome
+from rocketbox.testing import Harness, HarnessError, Outcome
 from tests.support.framework.services import ServiceMaker
 
 pytestmark = pytest.mark.anyio
@@ -101,3 +101,117 @@ async def test_a_mock_takes_the_place_of_a_bean(service: ServiceMaker) -> None:
         assert await begun(harness) == ["cup"]
     desk.sell.assert_awaited_once_with("cup")
     desk.give.assert_called_once_with("cup")
+
+
+TAKEN_AT_THE_START = """
+from rocketbox import Health, HealthIndicator, RocketBox, bean, rocketmq_listener
+from rocketbox.client import ConsumeMiddleware, Credentials, CredentialsProvider, SendMiddleware
+from rocketbox.otel import MessageSpans
+from rocketbox.template import PayloadCodec
+
+app = RocketBox("shop", scan=[__name__])
+seen = []
+
+class Around:
+    def __init__(self, name: str = "first") -> None:
+        self.name = name
+
+    async def __call__(self, context, call_next, /):
+        seen.append(self.name)
+        return await call_next(context)
+
+class Calls(Around, ConsumeMiddleware): ...
+
+class Sends(Around, SendMiddleware): ...
+
+class Asked(Around, ConsumeMiddleware): ...
+
+class Hears(Around, SendMiddleware): ...
+
+class Keys(CredentialsProvider):
+    async def credentials(self) -> Credentials:
+        return Credentials(access_key="shop", secret_key="secret-of-shop")
+
+class Till(HealthIndicator):
+    name = "till"
+    def health(self) -> Health:
+        return Health.up()
+
+class Text(PayloadCodec):
+    content_type = "text/shop"
+    def write(self, payload):
+        return b""
+    def reader(self, type_):
+        return str
+
+@bean
+def calls() -> Calls:
+    return Calls()
+
+@bean
+def sends() -> Sends:
+    return Sends()
+
+@bean
+def asked() -> Asked:
+    return Asked()
+
+@bean
+def hears() -> Hears:
+    return Hears()
+
+@bean
+def keys() -> Keys:
+    return Keys()
+
+@bean
+def till() -> Till:
+    return Till()
+
+@bean
+def text() -> Text:
+    return Text()
+
+@bean
+def spans() -> MessageSpans:
+    return MessageSpans()
+
+@rocketmq_listener(topic="orders", consumer_group="desk")
+async def sell(item: str, asked: Asked) -> None:
+    seen.append(f"{asked.name} was asked for")
+
+@app.on_shutdown
+async def close(hears: Hears) -> None:
+    seen.append(f"{hears.name} hears of the end")
+"""
+
+
+@pytest.mark.parametrize("name", ["Calls", "Sends", "Keys", "Till", "Text", "MessageSpans"])
+async def test_what_a_service_takes_when_it_starts_cannot_be_overridden_later(service: ServiceMaker, name: str) -> None:
+    shop = service(TAKEN_AT_THE_START, SETTINGS)
+    kind = getattr(shop, name)
+    async with Harness(shop.app) as harness:
+        with pytest.raises(HarnessError, match=rf"^{name} is .* Harness\(app, beans={{{name}: \.\.\.}}\)"):
+            harness.override(kind, kind())
+        await harness.send("orders", "cup")
+        await harness.drain()
+        assert "first" in shop.seen
+
+
+async def test_what_the_harness_is_given_takes_the_place_of_middleware(service: ServiceMaker) -> None:
+    shop = service(TAKEN_AT_THE_START, SETTINGS)
+    beans = {shop.Calls: shop.Calls("other calls"), shop.Sends: shop.Sends("other sends")}
+    async with Harness(shop.app, beans=beans) as harness:
+        await harness.send("orders", "cup")
+        await harness.drain()
+        assert shop.seen == ["other sends", "first", "other calls", "first", "first was asked for"]
+
+
+async def test_a_handler_or_a_hook_that_asks_for_middleware_is_given_another_one(service: ServiceMaker) -> None:
+    shop = service(TAKEN_AT_THE_START, SETTINGS)
+    async with Harness(shop.app) as harness:
+        harness.override(shop.Asked, shop.Asked("another"))
+        harness.override(shop.Hears, shop.Hears("another"))
+        await harness.send("orders", "cup")
+        await harness.drain()
+    assert shop.seen[-2:] == ["another was asked for", "another hears of the end"]
