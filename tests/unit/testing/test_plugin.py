@@ -210,6 +210,56 @@ def test_what_handlers_have_raised_is_told_where_the_test_has_not_failed_itself(
     assert "ERROR test_shop.py::test_that_is_told - ValueError: nobody sells air" in done.stdout
 
 
+LATE = """
+import asyncio
+import threading
+
+begun, release = threading.Event(), threading.Event()
+
+@rocketmq_listener(topic="late", consumer_group="late")
+async def come_late(order: Order) -> None:
+    begun.set()
+    await asyncio.to_thread(release.wait)
+    release.clear()
+    begun.clear()
+    raise ValueError("too late")
+"""
+
+TOLD_LATE = """
+import asyncio
+import pytest
+from shop import Order, begun, release
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+async def let_go(harness):
+    async def at_the_end():
+        await harness._stop.wait()
+        release.set()
+    let_go.task = asyncio.create_task(at_the_end())
+
+@pytest.mark.anyio
+async def test_that_awaits(harness):
+    await harness.send("late", Order(item="cup"))
+    assert await asyncio.to_thread(begun.wait, 60)
+    await let_go(harness)
+
+def test_that_is_plain(harness):
+    harness.blocking.send("late", Order(item="cup"))
+    assert begun.wait(60)
+    harness.blocking.call(let_go, harness)
+"""
+
+
+def test_what_fails_while_the_fixture_ends_is_told(run: Run, project: Path) -> None:
+    (project / "shop.py").write_text(SERVICE + LATE)
+    done = run(TOLD_LATE)
+    assert "FAILED test_shop.py::test_that_awaits - ValueError: too late" in done.stdout, done.stdout + done.stderr
+    assert "ERROR test_shop.py::test_that_is_plain - ValueError: too late" in done.stdout
+
+
 SHARED = """
 import pytest
 from rocketbox.testing import Harness
