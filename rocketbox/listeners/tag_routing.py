@@ -60,7 +60,8 @@ class TagRouter:
         for function, dispatch in routes:
             tags = tags_of(function) or ()
             self._by_tag.update(dict.fromkeys(tags, dispatch))
-            self._receivers.update(dict.fromkeys(tags, Receiver(function.signature.name, function.batch_max_size)))
+            called = f"{function.signature.name} ({function.signature.where})"
+            self._receivers.update(dict.fromkeys(tags, Receiver(called, function.batch_max_size)))
         self.batch_max_size = max(function.batch_max_size for function, _ in routes)
         self._nobody = Receiver("nobody", 1)
         self.expression = " || ".join(function.selector_expression for function, _ in routes)

@@ -332,12 +332,18 @@ async def test_a_stop_begins_no_call_of_any_function() -> None:
 
 
 async def test_each_functions_first_failure_of_a_kind_has_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    async def one(body: dict[str, int]) -> None:
-        raise ValueError("no seat is free")
+    def named_alike() -> tuple[Handler, Handler]:
+        async def on_message(body: dict[str, int]) -> None:
+            raise ValueError("no seat is free")
 
-    async def other(body: dict[str, int]) -> None:
-        raise ValueError("the gate is closed")
+        first = on_message
 
+        async def on_message(body: dict[str, int]) -> None:  # type: ignore[no-redef]
+            raise ValueError("the gate is closed")
+
+        return first, on_message
+
+    one, other = named_alike()
     clock = VirtualClock()
     broker = broker_with(clock, *"ABAB")
     functions = (one, {"selector_expression": "A"}), (other, {"selector_expression": "B"})
@@ -349,9 +355,10 @@ async def test_each_functions_first_failure_of_a_kind_has_its_traceback(caplog: 
             ]  # fmt: skip
             await clock.advance(70)
     counted = [record.getMessage() for record in caplog.records if "more messages" in record.getMessage()]
-    assert [re.search(r"1 more messages of T for \S*(one|other) failed", each) is not None for each in counted] == [
-        True, True
-    ]  # fmt: skip
+    assert len(counted) == 2
+    for text, function in zip(counted, (one, other), strict=True):
+        where = f"test_tag_routing.py:{function.__code__.co_firstlineno}"
+        assert re.search(rf"1 more messages of T for \S+on_message \(\S*{re.escape(where)}\) failed", text)
 
 
 @pytest.mark.parametrize(
