@@ -24,7 +24,7 @@ import anyio
 
 from rocketbox.client.batches import Element, errors_of, results_of
 from rocketbox.client.instance import MQClientInstance
-from rocketbox.client.middleware import result_of
+from rocketbox.client.middleware import SendContext, result_of
 from rocketbox.client.options import ProducerOptions
 from rocketbox.client.sending import Sender
 from rocketbox.client.tries import Tries
@@ -92,12 +92,18 @@ class AutoBatch:
         return self._sender.may_stand_in_batch(message)
 
     async def send(
-        self, message: Message, began: float, timeout: float, retries: int, queue: MessageQueue | None
+        self,
+        message: Message,
+        began: float,
+        timeout: float,
+        retries: int,
+        queue: MessageQueue | None,
+        context: SendContext,
     ) -> SendResult | None:
         """Send a message with others, and return its result; None: it is too large to stand in a batch.
 
-        Its ``timeout`` is from ``began`` on (monotonic). Raises what a send raises, and TooManyRequestsError when
-        ``total_batch_max_bytes`` wait already and no room comes in that time.
+        Its ``timeout`` is from ``began`` on (monotonic); ``context`` is told its id. Raises what a send raises, and
+        TooManyRequestsError when ``total_batch_max_bytes`` wait already and no room comes in that time.
         """
         self._sender.check_open()
         element = self._sender.element(message, self._clock.time_ms())
@@ -107,6 +113,7 @@ class AutoBatch:
         if self._held and self._held + size > self._options.total_batch_max_bytes:
             await self._until_room(size, began + timeout)
             self._sender.check_open()
+        context.msg_ids = (element.msg_id,)
         batch = self._batch_for(message, size, began, timeout, retries, queue)
         joined = _Joined(message, element, make_waiter())
         batch.joined.append(joined)

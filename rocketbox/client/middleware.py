@@ -57,7 +57,8 @@ class SendContext:
     """One send: of one message, or of a batch in one request. Of ``send_many`` each message is a send.
 
     A ``send_batch`` that takes several requests is several sends. ``transaction``: the message is the half message of
-    one, which nobody gets before it is committed.
+    one, which nobody gets before it is committed. ``msg_ids`` are those of the messages, once all middlewares have
+    passed them on: they tell what was sent also where no result does, of one-way sends and of those that fail.
     """
 
     producer_group: str
@@ -68,6 +69,7 @@ class SendContext:
     one_way: bool = False
     batch: bool = False
     transaction: EndingTransaction | None = None
+    msg_ids: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

@@ -447,12 +447,14 @@ class Producer:
     async def _send_as_said(self, context: SendContext) -> SendResult | None:
         """The innermost of the chain: send what the middlewares have left of a context."""
         messages = list(context.messages)
+        context.msg_ids = ()  # a middleware may pass it on a second time
         timeout = context.timeout
         if not isinstance(timeout, int | float) or not timeout > 0:
             raise ClientError(f"a middleware left timeout={timeout!r} in its context; a send has more than 0 seconds")
         tries = Tries(self._clock.monotonic(), timeout, context.retries)
         if context.batch:
             request = self._sender.batch_request(messages)
+            context.msg_ids = tuple(request.msg_id.split(","))
         else:
             if len(messages) != 1:
                 raise ClientError(f"a send is of one message; a middleware left {len(messages)} in its context")
@@ -461,10 +463,11 @@ class Producer:
             if joining is not None and not is_half and not context.one_way and joining.takes(messages[0]):
                 to = None if context.queue is None else await self._sender.queue_for(context.queue, messages[0], tries)
                 began = tries.deadline - timeout
-                sent = await joining.send(messages[0], began, timeout, context.retries, to)
+                sent = await joining.send(messages[0], began, timeout, context.retries, to, context)
                 if sent is not None:
                     return sent
             request = (self._transactions.request if is_half else self._request)(messages[0])
+            context.msg_ids = (request.msg_id,)
             request.one_way = context.one_way and not is_half
         to = None if context.queue is None else await self._sender.queue_for(context.queue, messages[0], tries)
         return await self._deliver(request, tries, to, messages[0].hash_key)

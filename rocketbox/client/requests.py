@@ -113,6 +113,7 @@ class Asker:
 
     async def _send_as_said(self, context: SendContext) -> SendResult | None:
         """The innermost of the chain: send what the middlewares have left of a context."""
+        context.msg_ids = ()  # a middleware may pass it on a second time
         waiting = getattr(context, "waiting", None)
         if not isinstance(waiting, WaitingRequest):
             raise ClientError("a middleware passed on a context of its own for a request; pass on the one it was given")
@@ -122,14 +123,21 @@ class Asker:
         if not isinstance(timeout, int | float) or not timeout > 0:
             raise ClientError(f"a middleware left timeout={timeout!r} in its context; a send has more than 0 seconds")
         tries = _RequestTries(waiting, self._clock.monotonic(), timeout, context.retries)
-        return await self._send(context.messages[0], waiting, tries, context.queue)
+        return await self._send(context.messages[0], waiting, tries, context.queue, context)
 
     async def _send(
-        self, message: Message, waiting: WaitingRequest, tries: Tries, queue: QueueTarget | None
+        self,
+        message: Message,
+        waiting: WaitingRequest,
+        tries: Tries,
+        queue: QueueTarget | None,
+        context: SendContext | None = None,
     ) -> SendResult | None:
         sender = self._sender
         request = sender.request(message)
         waiting.topic, waiting.msg_id = request.topic, request.msg_id
+        if context is not None:
+            context.msg_ids = (request.msg_id,)
         request.properties = check_size(
             request.properties
             + encode_properties(

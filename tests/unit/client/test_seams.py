@@ -20,9 +20,9 @@ from rocketbox.client import (
     SendRequest,
 )
 from rocketbox.client.middleware import wrap_handler
-from rocketbox.errors import ClientError, HandlerError, InvalidMessageError, Reject, SendManyError
+from rocketbox.errors import BrokerError, ClientError, HandlerError, InvalidMessageError, Reject, SendManyError
 from rocketbox.message import Message, MessageExt, SendResult, decode_properties
-from rocketbox.protocol.codes import RequestCode
+from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand, encode_ext_fields
 from rocketbox.protocol.prepared_sends import SendTemplate
 from tests.support.client.producing import producer_of
@@ -117,6 +117,36 @@ async def test_middleware_that_loses_the_result_the_message_or_the_time_is_told_
                 assert type(caught.value) is ClientError
                 with pytest.raises(SendManyError, match=reason):
                     await producer.send_many([Message("T", b"x")])
+
+
+async def test_middleware_is_told_the_ids_of_messages_whatever_becomes_of_their_send() -> None:
+    told: list[tuple[str, ...]] = []
+
+    async def notes_ids(context: SendContext, call_next: SendNext) -> SendResult | None:
+        context.msg_ids = ("of an earlier try",)
+        try:
+            return await call_next(context)
+        finally:
+            told.append(context.msg_ids)
+
+    def id_of(request: RemotingCommand) -> str:
+        return decode_properties(request.ext_fields["i"].encode())["UNIQ_KEY"]
+
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        cluster.add_topic("T")
+        async with producer_of(cluster, client={"send_middleware": (notes_ids,)}) as producer:
+            result = await producer.send(Message("T", b"x"))
+            await producer.send_one_way(Message("T", b"x"))
+            results = await producer.send_batch([Message("T", b"x"), Message("T", b"x")])
+            await settle(40)
+            cluster.broker.on_send = lambda request: cluster.broker.store(request, ResponseCode.MESSAGE_ILLEGAL)
+            with pytest.raises(BrokerError):
+                await producer.send(Message("T", b"x"))
+            with pytest.raises(InvalidMessageError):
+                await producer.send(Message("T", b""))
+        first, one_way, refused = map(id_of, cluster.broker.requested(RequestCode.SEND_MESSAGE_V2))
+        assert result.msg_id == first
+        assert told == [(first,), (one_way,), tuple(each.msg_id for each in results), (refused,), ()]
 
 
 # --- around handlers ----------------------------------------------------------------------------------------------
