@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Self
 
 from pydantic import TypeAdapter, ValidationError
@@ -96,11 +97,11 @@ class HandlerBinding:
     def with_check(self, before: Callable[[], None]) -> Self:
         """Another one of the same handler, that calls ``before`` first, with the arguments bound, in the same thread.
 
-        What it raises counts as raised by the handler, which is not called then.
+        What it raises counts as raised by the handler, which is not called then. It follows on what this one calls.
         """
         other = copy.copy(self)
         other.positional = None
-        other._before = before
+        other._before = before if self._before is None else partial(_both, self._before, before)
         return other
 
     def call(self, arguments: list[Any]) -> Any:
@@ -112,6 +113,11 @@ class HandlerBinding:
             return function(*arguments)
         split = len(arguments) - len(self._keywords)
         return function(*arguments[:split], **dict(zip(self._keywords, arguments[split:], strict=True)))
+
+
+def _both(first: Callable[[], None], second: Callable[[], None]) -> None:
+    first()
+    second()
 
 
 def _maker(parameter: Parameter, converter: MessageConverter) -> Maker:

@@ -29,6 +29,7 @@ from rocketbox.listeners.arguments import HandlerBinding
 from rocketbox.listeners.invalid_limit import InvalidLimit
 from rocketbox.listeners.one_time_values import where_an_iterator_lies
 from rocketbox.listeners.options import OnInvalid
+from rocketbox.listeners.signature import HandlerSignature
 from rocketbox.message import ConsumeMode, MessageExt
 from rocketbox.protocol.request_reply import asks_for_reply
 from rocketbox.safe_repr import one_line
@@ -157,6 +158,11 @@ class Invocation(ConsumeContext):
         return self._dispatch.binding.signature.function
 
     @property
+    def signature(self) -> HandlerSignature:
+        """What the handler takes."""
+        return self._dispatch.binding.signature
+
+    @property
     def where(self) -> str:
         """``file:line`` of the handler."""
         return self._dispatch.binding.signature.where
@@ -164,7 +170,8 @@ class Invocation(ConsumeContext):
     def check_before(self, check: Callable[[], None]) -> None:
         """Have ``check`` called in the handler's place first, with its arguments bound, in its thread if it has one.
 
-        What it raises counts as raised by the handler. For tools of tests that let handlers fail.
+        What it raises counts as raised by the handler. Of several the first one is called first. For tools of tests,
+        which look at the arguments or let handlers fail.
         """
         self._dispatch = replace(self._dispatch, binding=self._dispatch.binding.with_check(check))
 

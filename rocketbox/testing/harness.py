@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -441,14 +440,10 @@ class Harness:
             )
         if message.result is None:
             raise HarnessError(
-                f"{message} was sent one-way (or a middleware lost the answer), so that its id is not known: take its "
-                "call, harness.calls(handler)[0]"
+                f"{message} was sent one-way (or its send failed, or a middleware lost the answer), so that its id is "
+                "not known: take its call, harness.calls(handler)[0]"
             )
-        find = partial(self._in_world.stored, message.cluster, message.result.topic, message.result.msg_id)
-        found = await find()
-        if found is None:
-            await self._pace.settle()  # a broker is told the end of a transaction, and who tells waits for no answer
-            found = await find()
+        found = await self._in_world.stored(message.cluster, message.result.topic, message.result.msg_id)
         if found is None and message.waits:
             raise HarnessError(
                 f"{message} is not delivered yet, or was recalled: await harness.advance(...) until it is delivered"

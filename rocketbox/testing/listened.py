@@ -10,6 +10,7 @@ from rocketbox.application import RocketBox
 from rocketbox.autoconfigure.assembly import Assembly
 from rocketbox.autoconfigure.spark_listening import SparkPlan
 from rocketbox.autoconfigure.users import ClientPlan, PlannedClients
+from rocketbox.client.outcomes import DEAD_LETTER
 from rocketbox.client.send_back import DEFAULT_MAX_RECONSUME_TIMES
 from rocketbox.hints import name_of, plain_function
 from rocketbox.listeners.plans import ContainerPlan, ListenerFunction
@@ -18,6 +19,7 @@ from rocketbox.message import ConsumeMode, MessageModel
 from rocketbox.protocol.codes import dlq_topic
 from rocketbox.protocol.namespaces import Namespace
 from rocketbox.testing.errors import HarnessError
+from rocketbox.testing.retries import Retries
 
 __all__ = ["Asking", "Listened", "another_object", "is_meant", "is_same"]
 
@@ -188,20 +190,20 @@ class Listened:
                 return f"{asked!r} is a handler, and its group is {plan.group!r}"
         return f"{asked!r} is no group of {whose}"
 
-    def retries_of(self, group: str, cluster: str | None) -> int | None:
-        """How often a message of a group comes again before it is given up; ``cluster`` is a first name.
-
-        None: it never does, and is in no dead-letter queue, for the group is a broadcasting one.
-        """
+    def retries_of(self, group: str, cluster: str | None) -> Retries:
+        """How messages of a group that have failed come again, or are given up; ``cluster`` is a first name."""
         for plan in self.plans:
             if plan.group == group and self.same_as(plan.cluster) == cluster:
                 options = plan.options
-                if options.message_model is MessageModel.BROADCASTING:
-                    return None
+                in_order = options.consume_mode is ConsumeMode.ORDERLY
                 times = options.max_reconsume_times
-                has_default = times < 0 and options.consume_mode is ConsumeMode.CONCURRENTLY
-                return DEFAULT_MAX_RECONSUME_TIMES if has_default else times
-        return DEFAULT_MAX_RECONSUME_TIMES
+                return Retries(
+                    DEFAULT_MAX_RECONSUME_TIMES if times < 0 and not in_order else times,
+                    are_kept=options.message_model is not MessageModel.BROADCASTING,
+                    at_once_dead=options.delay_level_when_next_consume == DEAD_LETTER and not in_order,
+                    in_order=in_order,
+                )
+        return Retries(DEFAULT_MAX_RECONSUME_TIMES)
 
     def groups_with_dead_letters(self) -> list[tuple[str | None, str]]:
         """Those that may give up messages, Spark's as well, each with its cluster."""

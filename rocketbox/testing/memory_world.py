@@ -182,7 +182,9 @@ class MemoryWorld:
         if self._listened.plain(cluster, topic) == topic:  # as the service knows it
             topic = self._listened.namespace_of(cluster, group).wrap(topic)
         again = record_of(message, topic, message.queue_id, text, 0)
-        self._running(cluster).broker.store.put(replace(again, body=message.received_body))
+        running = self._running(cluster)
+        put = running.broker.store.put(replace(again, body=message.received_body))
+        self._seen.will_come_again(running.name, topic, again.queue_id, put.queue_offset)
 
     async def stored(self, cluster: str | None, topic: str, msg_id: str) -> MessageExt | None:
         """The message of a topic to which its sender has given that id; None where there is none, or not yet.

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
-from dataclasses import fields, replace
+from dataclasses import replace
 from math import inf
 from typing import Protocol
 
@@ -19,40 +18,35 @@ from rocketbox.autoconfigure.machine import Machine
 from rocketbox.broker.store.dispatcher import Arrival
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.client import ConsumeContext, SendContext
-from rocketbox.client.batches import results_of
 from rocketbox.client.consume import HandlerEndedError
 from rocketbox.client.middleware import (
     ConsumeMiddleware,
     ConsumeNext,
-    EndingTransaction,
     SendMiddleware,
     SendNext,
 )
-from rocketbox.client.outcomes import Outcomes, failures_of_error, failures_of_result
+from rocketbox.client.outcomes import NotTriedError, Outcomes, failures_of_error, failures_of_result
 from rocketbox.client.replies import is_answer
 from rocketbox.client.requests import RequestContext
 from rocketbox.errors import BatchFailed, Reject, RemoteProtocolError, RetryLater
-from rocketbox.listeners.dispatch import Invocation
-from rocketbox.message import LocalTransactionState, Message, MessageExt, Property, SendResult
+from rocketbox.message import MessageExt, Property, SendResult
 from rocketbox.protocol.codes import DLQ_PREFIX
 from rocketbox.protocol.stored_message import decode_message
 from rocketbox.template import MessageConverter
 from rocketbox.testing import reported
 from rocketbox.testing.errors import HarnessError
-from rocketbox.testing.loop_turns import (
-    LoopTurns,
-)
-from rocketbox.testing.records import Call, DeadLetter, LogEntry, Outcome, Sent, told_error
+from rocketbox.testing.handler_runs import HandlerRuns, Run
+from rocketbox.testing.loop_turns import LoopTurns
+from rocketbox.testing.records import Call, DeadLetter, LogEntry, Outcome, Sent, of_cluster, told_error
+from rocketbox.testing.retries import Retries
+from rocketbox.testing.sends import Sends
 from rocketbox.testing.under_way import UnderWay
 from rocketbox.testing.untold import Place, Untold
 
 __all__ = ["Observer"]
 
-SIGNALS = (Reject, RetryLater, BatchFailed)
+NO_FAILURES = (Reject, RetryLater, BatchFailed, NotTriedError)  # of the handler's code
 LATEST = 4  # entries of the log, in a text
-_sent: ContextVar[list[SendContext] | None] = ContextVar(
-    "what was sent inside of the middleware of a send", default=None
-)
 
 
 class PassingClock(Protocol):
@@ -63,8 +57,8 @@ class PassingClock(Protocol):
 
 
 class Observer:
-    """``retries_of(group, cluster)``: how often a group tries again, -1 without end, None where what fails is lost.
-    ``converter()`` is the service's.
+    """``retries_of(group, cluster)``: what becomes of messages of a group that have failed. ``converter()`` is the
+    service's.
 
     ``was_asked_for(error)``: the test itself has had a handler raise it. ``plain(cluster, name)`` is a name at a
     cluster's broker as the service knows it.
@@ -74,13 +68,12 @@ class Observer:
         self,
         clock: PassingClock,
         turns: LoopTurns,
-        retries_of: Callable[[str, str | None], int | None],
+        retries_of: Callable[[str, str | None], Retries],
         converter: Callable[[], MessageConverter],
         while_sending: Callable[[Callable[[], bool], Callable[[HarnessError], object]], Callable[[], object]],
         was_asked_for: Callable[[BaseException], bool],
         plain: Callable[[str | None, str], str] = lambda cluster, name: name,
     ) -> None:
-        self.sent: list[Sent] = []
         self.calls: list[Call] = []
         self.dead: list[DeadLetter] = []
         self.log: list[LogEntry] = []
@@ -92,7 +85,8 @@ class Observer:
         self.under_way = UnderWay()
         self.given_up: dict[tuple[str | None, str, str], str] = {}
         """What calls gave up that has not come to a dead-letter queue yet, by cluster, group and id: what it is."""
-        self._transactions: set[EndingTransaction] = set()  # that have begun, and not ended for good
+        self._sends = Sends(lambda: clock.passed, converter, self.note, plain)
+        self._again: set[tuple[str | None, str, int, int]] = set()  # places of queues, each until it holds a message
         self._seen = 0
         self._clock = clock
         self._turns = turns
@@ -102,14 +96,21 @@ class Observer:
         self._was_asked_for = was_asked_for
         self._plain = plain
         self._last_error: dict[Place, tuple[BaseException | None, int]] = {}
-        # By identity of their contexts: middleware may hand one to a task of its own, which nothing else ties to these.
+        self._runs = HandlerRuns(
+            lambda: clock.passed, self._list, lambda call: self.note(f"{of_cluster(call.cluster)}{call}")
+        )
+        # By identity of its context: middleware may hand that to a task of its own, which nothing else ties to it.
         self._calls_in_middleware: dict[int, Call] = {}
-        self._sends_in_middleware: dict[int, list[SendContext]] = {}
 
     @property
     def done(self) -> int:
         """Grows with whatever is seen, and with whatever ends."""
         return self._seen + self.under_way.ended
+
+    @property
+    def sent(self) -> list[Sent]:
+        """What was sent."""
+        return self._sends.sent
 
     def latest(self) -> list[str]:
         """What was seen last."""
@@ -135,12 +136,12 @@ class Observer:
 
     def forget(self) -> None:
         """Know of nothing that was."""
-        for each in (self.sent, self.calls, self.dead, self.log, self.unexpected, self.of_hooks):
+        for each in (self.calls, self.dead, self.log, self.unexpected, self.of_hooks):
             each.clear()
         self.untold.forget()
         self._last_error.clear()
         self.given_up.clear()
-        self._transactions.clear()
+        self._sends.forget()
 
     def hook_failed(self, what: str, error: Exception) -> None:
         """A hook has raised, which the service logs and survives."""
@@ -193,12 +194,13 @@ class Observer:
         return see
 
     def sent_to(self, cluster: str | None) -> SendMiddleware:
-        """The innermost middleware of sends to that cluster: what it sees is sent, whatever others make of it."""
+        """The innermost middleware of sends to that cluster: what it sees is sent, whatever others make of it.
+
+        In memory that is what the broker has stored, which the answer to a send says, or its store where none does.
+        """
 
         async def see(context: SendContext, call_next: SendNext) -> SendResult | None:
-            result = await call_next(context)
-            self._were_sent(cluster, context, result)
-            return result
+            return await self._sends.see(cluster, context, call_next)
 
         return see
 
@@ -215,9 +217,7 @@ class Observer:
         call = self._calls_in_middleware.get(id(context))
         if call is None:
             call = self.under_way.call_of_this
-        if call is not None:
-            call.passed_on = True
-        return await call_next(context)
+        return await (call_next(context) if call is None else self._runs.run(call, context, call_next))
 
     async def _on_send(self, cluster: str | None, context: SendContext, call_next: SendNext) -> SendResult | None:
         """Note what is not sent; time goes on meanwhile, where whoever sends is no handler that ``drain`` waits for."""
@@ -235,60 +235,19 @@ class Observer:
         ):
             # Time goes on until its reply has come, long after the send itself.
             self._while_sending(lambda: waiting.over, waiting.end)
-        around, sent = _sent.get(), list[SendContext]()
-        _sent.set(sent)
-        self._sends_in_middleware[id(context)] = sent
-        try:
-            result = await self._in_time(call_next(context))
-        except BaseException as error:
-            where = f"{_of(cluster)}{context.messages[0].topic}"
-            what = f"the send to {where} failed, though its message was sent" if sent else f"not sent to {where}"
-            self.note(f"{what}: {told_error(error)}")
-            raise
-        finally:
-            _sent.set(around)
-            del self._sends_in_middleware[id(context)]
+        with self._sends.above(context) as sent:
+            try:
+                result = await self._in_time(call_next(context))
+            except BaseException as error:
+                where = f"{of_cluster(cluster)}{context.messages[0].topic}"
+                what = f"the send to {where} failed, though its message was sent" if sent else f"not sent to {where}"
+                self.note(f"{what}: {told_error(error)}")
+                raise
         if not sent:
-            self.note(f"not sent to {_of(cluster)}{context.messages[0].topic} so far: a middleware did not pass it on")
+            self.note(
+                f"not sent to {of_cluster(cluster)}{context.messages[0].topic} so far: a middleware did not pass it on"
+            )
         return result
-
-    def _were_sent(self, cluster: str | None, context: SendContext, result: SendResult | None) -> None:
-        sent = self._sends_in_middleware.get(id(context))
-        if sent is None:
-            sent = _sent.get()
-        if sent is not None:
-            sent.append(context)
-        if context.transaction is not None:
-            self._follow(context.transaction, cluster, context.messages[0], result)
-            return
-        results = [None] * len(context.messages) if result is None else results_of(result, len(context.messages))
-        for message, its_result in zip(context.messages, results, strict=True):
-            self._has_sent(cluster, message, its_result)
-
-    def _has_sent(self, cluster: str | None, message: Message, result: SendResult | None) -> None:
-        sent = Sent(_as_it_is(message), result, self._clock.passed, self._converter(), cluster)
-        self.sent.append(sent)
-        self.note(f"sent to {_of(cluster)}{sent}")
-
-    def _follow(
-        self, transaction: EndingTransaction, cluster: str | None, message: Message, result: SendResult | None
-    ) -> None:
-        """What is sent in a transaction is sent when that is committed, by its end or because the broker asked."""
-        self.note(f"a transaction to {_of(cluster)}{message.topic} has begun")
-        message = _as_it_is(message)
-        committed = False
-
-        def told(state: LocalTransactionState) -> None:
-            nonlocal committed
-            self.note(f"the transaction to {_of(cluster)}{message.topic} has ended: {state.name}")
-            if state is LocalTransactionState.COMMIT and not committed:
-                committed = True
-                self._has_sent(cluster, message, result)
-            if state is not LocalTransactionState.UNKNOWN:
-                self._transactions.discard(transaction)
-
-        self._transactions.add(transaction)  # it hears what a checker says as long as somebody holds it
-        transaction.on_end(told)
 
     async def _in_time(self, send: Awaitable[SendResult | None]) -> SendResult | None:
         if self.under_way.is_in_a_call:  # ``drain`` waits for that
@@ -340,17 +299,20 @@ class Observer:
             function=getattr(context.invocation, "handler", None),
             cluster=cluster,
         )
+        self._list(call)
+        return call
+
+    def _list(self, call: Call) -> None:
         self._seen += 1
         self.calls.append(call)
         reported.called(len(self.calls))
-        return call
 
-    def _end(self, call: Call, context: ConsumeContext, error: BaseException | None, outcomes: Outcomes) -> None:
-        invocation = context.invocation
-        if isinstance(invocation, Invocation):
-            call.arguments = None if invocation.arguments is None else tuple(invocation.arguments)
-            call.result = invocation.result
-            call.skipped = invocation.skipped
+    def _end(self, first: Call, context: ConsumeContext, error: BaseException | None, outcomes: Outcomes) -> None:
+        """A delivery has ended: with what, the last run of the handler's function is told."""
+        run = self._runs.last(first) or Run(first)
+        call = run.call
+        if not run.has_ended:
+            run.take(context.invocation)
         if error is not None and not isinstance(error, Exception) and not _is_stopped(error):
             # Whatever a handler raises by itself fails its message, pytest.fail() and sys.exit() as well.
             ended = HandlerEndedError(call.topic, error)
@@ -359,7 +321,7 @@ class Observer:
         if error is not None and not isinstance(error, Exception):
             call.outcome, call.error = Outcome.CANCELLED, error
             call.outcomes = (Outcome.CANCELLED,) * len(call.messages)
-            self.note(f"{_of(call.cluster)}{call}")
+            self.note(f"{of_cluster(call.cluster)}{call}")
             return
         messages = call.messages
         failures = (
@@ -369,49 +331,43 @@ class Observer:
         )
         failed = {id(message): failure for message, failure in failures}
         call.failures = tuple(failed.get(id(message)) for message in messages)
-        call.outcomes = tuple(
-            self._outcome(call, message, failure) for message, failure in zip(messages, call.failures, strict=True)
+        call.outcomes = (
+            self._retries_of(call.group, call.cluster).outcomes(messages, call.failures)
+            if failures
+            else (Outcome.CONSUMED,) * len(messages)
         )
         call.outcome = next((each for each in call.outcomes if each is not Outcome.CONSUMED), Outcome.CONSUMED)
         call.error = next((each for each in call.failures if each is not None), None)
-        for message, failure in zip(messages, call.failures, strict=True):
+        for message, failure, outcome in zip(messages, call.failures, call.outcomes, strict=True):
             if failure is not None:
                 place = _place_of(call, message)
                 self._last_error[place] = failure, message.reconsume_times + 1
-                if self._outcome(call, message, failure) is Outcome.DEAD_LETTER:
+                if outcome is Outcome.DEAD_LETTER:
                     self.given_up[place] = f"what {call.name} has given up, {call.told_keys}"
         # By identity: exceptions of the user's may have no hash, and be equal to others.
         told = {id(failure) for message, failure in failures if is_answer(message, failure)}  # to who sent a request
         unexpected = {
             key: each
             for key, each in {id(each): each for each in call.failures if each is not None}.items()
-            if not isinstance(each, SIGNALS) and not self._was_asked_for(each) and key not in told
+            if not isinstance(each, NO_FAILURES) and not self._was_asked_for(each) and key not in told
         }
         self.unexpected += unexpected.values()
         for message, failure in zip(messages, call.failures, strict=True):
             if isinstance(failure, Exception) and id(failure) in unexpected:
                 self.untold.add(_place_of(call, message), failure)
-        self.note(f"{_of(call.cluster)}{call}")
-
-    def _outcome(self, call: Call, message: MessageExt, failure: BaseException | None) -> Outcome:
-        if failure is None:
-            return Outcome.CONSUMED
-        retries = self._retries_of(call.group, call.cluster)
-        if isinstance(failure, Reject):
-            return Outcome.LOST if retries is None else Outcome.DEAD_LETTER
-        if isinstance(failure, Exception) and is_answer(message, failure):
-            return Outcome.CONSUMED
-        if retries is None:
-            return Outcome.LOST
-        return Outcome.DEAD_LETTER if 0 <= retries <= message.reconsume_times else Outcome.COMES_BACK
+        self.note(f"{of_cluster(call.cluster)}{call}")
 
     # --- at the broker -----------------------------------------------------------------------------------------------
 
     def watch_store(self, store: MessageStore, cluster: str | None) -> None:
-        """Hear of dead letters as they come into the store of a cluster's broker."""
+        """Hear of what comes into the store of a cluster's broker: dead letters, and what was sent."""
+        self._sends.stored.sees_stores = True
 
         def arrived(arrivals: Sequence[Arrival]) -> None:
             self._seen += 1
+            if self._again:
+                arrivals = [each for each in arrivals if not self._comes_again(cluster, each)]
+            self._sends.stored.arrived(cluster, arrivals)
             for topic, queue_id, next_offset, _, _ in arrivals:
                 if topic.startswith(DLQ_PREFIX):
                     found = store.get(topic, queue_id, next_offset - 1, 1)
@@ -421,6 +377,19 @@ class Observer:
                         self.buried(cluster, message.topic.removeprefix(DLQ_PREFIX), message)
 
         store.on_arrival.append(arrived)
+
+    def will_come_again(self, cluster: str | None, topic: str, queue_id: int, offset: int) -> None:
+        """At that place of a queue a message is about to come that the test has delivered again: nobody has sent it,
+        and no group has given it up."""
+        self._again.add((cluster, topic, queue_id, offset))
+
+    def _comes_again(self, cluster: str | None, arrival: Arrival) -> bool:
+        topic, queue_id, next_offset, _, _ = arrival
+        place = cluster, topic, queue_id, next_offset - 1
+        if place not in self._again:
+            return False
+        self._again.remove(place)
+        return True
 
     def will_bury(self, cluster: str | None, group: str, msg_id: str, why: BaseException, attempts: int) -> None:
         """A dead letter is about to come that no handler has failed for."""
@@ -433,13 +402,7 @@ class Observer:
         why, attempts = self._last_error.get(place, (None, message.reconsume_times))
         letter = DeadLetter(group, message, why, attempts, self._converter(), cluster)
         self.dead.append(letter)
-        self.note(f"{_of(cluster)}{letter}")
-
-
-def _as_it_is(message: Message) -> Message:
-    """A copy of a message, which its sender may change and send again."""
-    values = {each.name: getattr(message, each.name) for each in fields(Message)}
-    return Message(**{**values, "keys": tuple(message.keys), "properties": dict(message.properties)})
+        self.note(f"{of_cluster(cluster)}{letter}")
 
 
 def _is_stopped(error: BaseException) -> bool:
@@ -465,8 +428,3 @@ def _id_of(message: MessageExt) -> str:
 
 def _place_of(call: Call, message: MessageExt) -> Place:
     return call.cluster, call.group, _id_of(message)
-
-
-def _of(cluster: str | None) -> str:
-    """Before what happened in a cluster, for people."""
-    return f"{cluster}/" if cluster else ""

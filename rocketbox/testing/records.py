@@ -28,6 +28,7 @@ __all__ = [
     "Sent",
     "SentMessages",
     "Unreadable",
+    "of_cluster",
     "shown",
     "told_error",
 ]
@@ -46,6 +47,8 @@ class Outcome(Enum):
     LOST = "lost"
     """Of a broadcasting group: nothing comes back to it, and nothing of it is kept."""
     CANCELLED = "cancelled"
+    CALLED_AGAIN = "called again by middleware"
+    """Of a run of the function after which middleware of the service had it run once more for the same message."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,8 @@ class LogEntry:
 class Sent:
     """A message that was sent: by a handler, a ``@send_to``, the test or anybody else in the service.
 
-    ``message`` is a copy of what was sent, as it was then. ``cluster`` is None for the main one.
+    ``message`` is a copy of what was sent, as it was then. ``result`` is None where its sender had none: of one-way
+    sends, and of those that failed though the broker has the message. ``cluster`` is None for the main one.
     """
 
     message: Message
@@ -192,7 +196,8 @@ class Batch:
 
 @dataclass(eq=False)
 class Call:
-    """A call of a handler. ``arguments`` are in the order of its parameters; None where a payload could not be read.
+    """A run of a handler's function, or a delivery that middleware has not passed on to it. ``arguments`` are in the
+    order of its parameters, payloads as they came; None where a payload could not be read.
 
     ``attempt`` is 1 for a message that came for the first time. ``error`` is what the handler raised, or the outcome
     that it returned; ``failures`` are those of each message of a batch. ``passed_on`` is False while the call is in
@@ -299,3 +304,8 @@ def shown(body: bytes) -> str:
     """The beginning of a body, for people, in one line."""
     text = one_line(body[: SHOWN + 1].decode(errors="replace"))
     return text if len(text) <= SHOWN else text[:SHOWN] + "..."
+
+
+def of_cluster(cluster: str | None) -> str:
+    """Before what happened in a cluster, for people."""
+    return f"{cluster}/" if cluster else ""

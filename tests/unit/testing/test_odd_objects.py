@@ -198,6 +198,7 @@ async def test_a_message_that_is_changed_and_sent_again_is_seen_as_it_was_each_t
         async with harness.template.transaction("orders", message):
             keys.append("4")
             properties["try"] = "4"
+        await harness.drain()
         sent = harness.sent("orders")
         assert [each.headers["try"] for each in sent] == ["1", "2", "3"]
         assert [each.keys for each in sent] == [("k",), ("k", "2"), ("k", "2", "3")]

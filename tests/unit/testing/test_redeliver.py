@@ -66,10 +66,11 @@ async def test_a_transaction_is_delivered_again_as_itself(shop: ModuleType) -> N
         assert len({call.messages[0].msg_id for call in harness.calls("sell")}) == 10
 
 
-async def test_a_transaction_is_delivered_again_as_soon_as_it_is_committed(shop: ModuleType) -> None:
+async def test_a_transaction_is_delivered_again_once_its_broker_has_its_commit(shop: ModuleType) -> None:
     async with Harness(shop.app) as harness:
         async with harness.template.transaction("orders", "cup"):
             pass
+        await harness.drain()
         await harness.redeliver(harness.sent("orders")[0])
         await harness.drain()
         assert shop.sold == ["cup", "cup"]
@@ -174,3 +175,35 @@ async def test_what_is_no_message_is_told_with_what_to_write(shop: ModuleType) -
         await harness.drain()
         with pytest.raises(HarnessError, match=r"sent one-way .*: take its call"):
             await harness.redeliver(harness.sent("orders")[1])
+
+
+BURIES = """
+from rocketbox import MessageExt, Reject, RocketBox, rocketmq_listener
+
+app = RocketBox("shop", scan=[__name__])
+buried = []
+
+@rocketmq_listener(topic="orders", consumer_group="shop")
+async def sell(item: str) -> None:
+    raise Reject("sold out")
+
+@rocketmq_listener(topic="%DLQ%shop", consumer_group="undertaker")
+async def bury(message: MessageExt) -> None:
+    buried.append(message.body)
+"""
+
+
+async def test_a_dead_letter_that_is_delivered_again_was_given_up_once(service: ServiceMaker) -> None:
+    shop = service(BURIES, SETTINGS)
+    async with Harness(shop.app) as harness:
+        await harness.send("orders", "lamp")
+        await harness.drain()
+        for again in (harness.calls(shop.bury)[0], harness.dead_letters("shop")[0].message):
+            await harness.redeliver(again)
+            await harness.drain()
+        assert shop.buried == [b"lamp"] * 3
+        assert len(harness.dead_letters("shop")) == 1
+        assert harness.log.count("dead letter after") == 1
+        await harness.redeliver(harness.calls(shop.sell)[0])  # that the group rejects once more
+        await harness.drain()
+        assert len(harness.dead_letters("shop")) == 2
