@@ -736,7 +736,11 @@ class Harness:
     # --- what was seen -----------------------------------------------------------------------------------------------
 
     def sent(self, topic: str, *, cluster: str | None = None) -> SentMessages:
-        """The messages that were sent to a topic, by the service or the test, in their order."""
+        """The messages that were sent to a topic, by the service or the test, in their order.
+
+        In memory they are those that the broker has stored, whatever their senders were told: one that was sent one-way
+        or in a transaction from the next :meth:`drain` on.
+        """
         self._check_begun()
         self._listened.check_cluster(cluster)
         if not isinstance(topic, str):
@@ -757,9 +761,9 @@ class Harness:
     def calls(self, handler: Callable[..., Any] | str) -> list[Call]:
         """The calls of a handler, given as its function or its name, in the order in which they began.
 
-        Those that middleware of the service did not pass on to it are not among them: :meth:`consumed` has them, if
-        they have consumed their messages, and :attr:`log` has all. Raises HarnessError for a name that several handlers
-        have.
+        Each run of its function is one, also where middleware of the service repeats it. Those that middleware did not
+        pass on to it are not among them: :meth:`consumed` has them, if they have consumed their messages, and
+        :attr:`log` has all. Raises HarnessError for a name that several handlers have.
         """
         self._check_begun()
         self._listened.handler(handler)
