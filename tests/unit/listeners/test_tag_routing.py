@@ -264,7 +264,9 @@ async def test_messages_that_come_back_go_to_the_function_that_takes_their_tag(m
         await clock.advance(10)
     in_order = [("one", [0, 1]), ("other", [2]), ("one", [3])]
     beside_each_other = [("one", [0, 1, 3]), ("other", [2])]
-    assert seen == (in_order if mode is ConsumeMode.ORDERLY else beside_each_other)
+    assert (seen if mode is ConsumeMode.ORDERLY else sorted(seen)) == (
+        in_order if mode is ConsumeMode.ORDERLY else beside_each_other
+    )
     assert sent_back(broker) == [4], "a tag that nobody takes any more is not lost: it is a dead letter"
 
 
@@ -350,15 +352,15 @@ async def test_each_functions_first_failure_of_a_kind_has_its_traceback(caplog: 
     with caplog.at_level(logging.WARNING, "rocketbox.client.failure_log"):
         async with running(broker, clock, *functions):
             await clock.advance(1)
-            assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == [
-                "no seat is free", "the gate is closed"
-            ]  # fmt: skip
+            in_full = {str(record.exc_info[1]) for record in caplog.records if record.exc_info}
+            assert in_full == {"no seat is free", "the gate is closed"}, "they are handled beside each other"
             await clock.advance(70)
     counted = [record.getMessage() for record in caplog.records if "more messages" in record.getMessage()]
     assert len(counted) == 2
-    for text, function in zip(counted, (one, other), strict=True):
+    for function in (one, other):
         where = f"test_tag_routing.py:{function.__code__.co_firstlineno}"
-        assert re.search(rf"1 more messages of T for \S+on_message \(\S*{re.escape(where)}\) failed", text)
+        said = rf"1 more messages of T for \S+on_message \(\S*{re.escape(where)}\) failed"
+        assert [re.search(said, text) is not None for text in counted].count(True) == 1
 
 
 @pytest.mark.parametrize(
@@ -392,7 +394,8 @@ async def test_middleware_is_around_each_call_of_a_function(
         middleware=[looks],
         consume_mode=mode,
     )
-    assert [(name.rpartition(".")[2], numbers) for name, numbers in seen] == calls
+    named = [(name.rpartition(".")[2], numbers) for name, numbers in seen]
+    assert (named if mode is ConsumeMode.ORDERLY else sorted(named)) == calls
 
 
 @pytest.mark.parametrize(
@@ -427,7 +430,7 @@ async def test_what_middleware_makes_of_a_call_concerns_its_messages_alone(
     async with running(broker, clock, *functions, middleware=[judges], **options):
         await clock.advance(10)
     if mode is ConsumeMode.CONCURRENTLY:
-        assert (passed, sorted(sent_back(broker))) == ([[0, 2], [1, 3]], [1, 3])
+        assert (sorted(passed), sorted(sent_back(broker))) == ([[0, 2], [1, 3]], [1, 3])
     else:
         assert (passed, sent_back(broker)) == ([[0], [1], [1], [2], [3], [3]], [])
     assert expected in caplog.text
@@ -451,8 +454,8 @@ async def test_messages_that_no_function_takes_any_more_pass_middleware_as_well(
         options: dict[str, Any] = {"consume_mode": mode, "max_reconsume_times": 1, "suspend_current_queue_time": 1}
         async with running(broker, clock, *functions, middleware=[looks], **options):
             await clock.advance(10)
-        assert passed == [(None, [0]), (None, [1])]
-        assert sent_back(broker) == [0, 1], "they are not lost"
+        assert sorted(passed, key=str) == [(None, [0]), (None, [1])]
+        assert sorted(sent_back(broker)) == [0, 1], "they are not lost"
 
 
 def batches_of(tag: str) -> dict[str, Any]:
