@@ -14,7 +14,6 @@ from rocketbox.client import ConsumeMiddleware, SendMiddleware
 from rocketbox.client.credentials import CredentialsProvider
 from rocketbox.listeners.plans import ContainerPlan
 from rocketbox.listeners.transaction_listeners import TransactionPlan
-from rocketbox.management.health import HealthIndicator
 from rocketbox.otel import MessageSpans
 from rocketbox.template import PayloadCodec
 
@@ -26,7 +25,6 @@ TAKEN: dict[Any, str] = {
     MessageSpans: "what makes spans",
     CredentialsProvider: "what gives keys",
     PayloadCodec: "a format of bodies",
-    HealthIndicator: "a part of health",
 }
 CALLED_LATER = (HookRole.EVERY, HookRole.SHUTDOWN)
 

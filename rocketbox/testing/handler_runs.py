@@ -7,6 +7,7 @@ The last one has the outcome of the delivery. Of those before, all is known that
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,12 +21,16 @@ from rocketbox.testing.records import Call, Outcome
 
 __all__ = ["HandlerRuns", "Run"]
 
+_run: ContextVar[Run | None] = ContextVar("the run in which a handler is called", default=None)
+
 
 @dataclass(eq=False)
 class Run:
-    """One run: its call, and what it came to by itself once it ``has_ended``."""
+    """One run: its call, and what it came to by itself once it ``has_ended``. ``delivered`` are the messages of the
+    delivery, ``messages`` those of this run."""
 
     call: Call
+    delivered: tuple[MessageExt, ...]
     is_repeated: bool = False
     has_ended: bool = False
     messages: tuple[MessageExt, ...] = ()
@@ -47,7 +52,7 @@ class Run:
 
     def keep_payloads(self, places: tuple[int, ...], invocation: Invocation) -> None:
         """The function is about to be called, in this thread."""
-        if not self.has_ended:  # else it is a later run of the same listener's call
+        if not self.has_ended and _run.get() in (self, None):  # else it is another run of the same listener's call
             arguments = invocation.arguments
             assert arguments is not None
             self.payloads = {index: copied(arguments[index]) for index in places}
@@ -70,6 +75,8 @@ class HandlerRuns:
     async def run(self, first: Call, context: ConsumeContext, call_next: ConsumeNext) -> Outcomes:
         """The function's turn, for the delivery whose first call that is."""
         run, invocation = self._begin(first), context.invocation
+        run.messages = tuple(context.messages)
+        around = _run.set(run)
         if isinstance(invocation, Invocation) and (places := self._copies.places(invocation.signature)):
             invocation.check_before(lambda: run.keep_payloads(places, invocation))
         try:
@@ -77,6 +84,8 @@ class HandlerRuns:
         except BaseException as error:
             self._end(run, context, error, None)
             raise
+        finally:
+            _run.reset(around)
         self._end(run, context, None, outcomes)
         return outcomes
 
@@ -89,9 +98,10 @@ class HandlerRuns:
         is_over = before is None and first.outcome is not Outcome.RUNNING  # the delivery; a task has this run
         if before is None and not first.passed_on:
             first.passed_on = True
-            run = Run(first)
+            run = Run(first, first.messages)
         else:
-            run = Run(_again(first, self._passed()), is_repeated=is_over)
+            delivered = first.messages if before is None else before.delivered
+            run = Run(_again(first, delivered, self._passed()), delivered, is_repeated=is_over)
             if before is not None:
                 before.is_repeated = True
                 if before.has_ended:
@@ -102,7 +112,7 @@ class HandlerRuns:
         return run
 
     def _end(self, run: Run, context: ConsumeContext, error: BaseException | None, outcomes: Outcomes) -> None:
-        run.messages, run.error, run.outcomes = tuple(context.messages), error, outcomes
+        run.error, run.outcomes = error, outcomes
         run.take(context.invocation)
         run.has_ended = True
         if run.is_repeated:
@@ -122,8 +132,8 @@ class HandlerRuns:
         self._repeated(call)
 
 
-def _again(first: Call, at: float) -> Call:
+def _again(first: Call, messages: tuple[MessageExt, ...], at: float) -> Call:
     return replace(
-        first, at=at, passed_on=True, arguments=None, result=None, skipped=(), outcome=Outcome.RUNNING, error=None,
-        outcomes=(), failures=(),
+        first, messages=messages, at=at, passed_on=True, arguments=None, result=None, skipped=(),
+        outcome=Outcome.RUNNING, error=None, outcomes=(), failures=(),
     )  # fmt: skip

@@ -726,6 +726,8 @@ class Harness:
 
     def _raise_unexpected(self, failures: Failures | None) -> None:
         kept = self._failures if failures is None else _checked(failures)
+        if self._blocking is not None:  # else it is the loop of an async test
+            self._seen.under_way.let_go_of_lost_tasks()
         unexpected = [each for each in self._seen.unexpected if isinstance(each, Exception)]
         self._seen.unexpected.clear()
         self._seen.of_hooks.clear()

@@ -6,6 +6,7 @@ It changes nothing. What it has seen is in ``records``; what goes on meanwhile i
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -293,7 +294,7 @@ class Observer:
             where=getattr(context.invocation, "where", ""),
             group=context.consumer_group,
             topic=first.topic,
-            messages=tuple(context.messages),
+            messages=tuple([copy.copy(each) for each in context.messages]),  # as they came, whatever is made of them
             attempt=first.reconsume_times + 1,
             at=self._clock.passed,
             function=getattr(context.invocation, "handler", None),
@@ -309,7 +310,7 @@ class Observer:
 
     def _end(self, first: Call, context: ConsumeContext, error: BaseException | None, outcomes: Outcomes) -> None:
         """A delivery has ended: with what, the last run of the handler's function is told."""
-        run = self._runs.last(first) or Run(first)
+        run = self._runs.last(first) or Run(first, first.messages)
         call = run.call
         if not run.has_ended:
             run.take(context.invocation)

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from rocketbox.listeners.signature import HandlerSignature, Parameter, Role
+from rocketbox.message import MessageExt
 
 __all__ = ["PayloadCopies", "copied"]
 
@@ -35,13 +36,15 @@ class PayloadCopies:
 def _may_change(parameter: Parameter) -> bool:
     if parameter.role is Role.PAYLOAD:
         return parameter.batch or parameter.type_ not in NEVER_CHANGE
-    return parameter.role is Role.MESSAGE
+    return parameter.role in (Role.MESSAGE, Role.MESSAGE_EXT)
 
 
 def copied(value: Any) -> Any:
     """A copy with all that is in it; what cannot be copied as it is, of a list each by itself."""
     if type(value) is list:
         return [copied(each) for each in value]
+    if isinstance(value, MessageExt):
+        return copy.copy(value)
     try:
         return copy.deepcopy(value)
     except Exception:  # whatever an object of the user's has against it

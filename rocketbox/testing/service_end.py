@@ -112,11 +112,9 @@ class ServiceEnd:
         is_known = self._late or self._forced or self._stubborn
         if started and not is_known and (not stopped() or self._host.cancelled()):
             self._late.append(StuckError([f"the stop of {self._name}"], self._patience))
-        heard = len(self._seen.of_hooks)
         await self._end_tasks()
         await self._end_threads(min(self._patience, PATIENCE_AT_THE_END) if in_short else self._patience)
         await self._end_tasks()  # what threads have left in the loop
-        del self._seen.of_hooks[heard:]  # how a task fails that is cancelled here says nothing
         self._tell()
 
     def _tell(self) -> None:
@@ -192,9 +190,21 @@ class ServiceEnd:
         return [GoesOn(task, None, task.get_name() if task in own else self._going.told(task)) for task in tasks]
 
     async def _end_tasks(self) -> None:
-        """As the end of a process does; what others begin when they end comes in a round of its own."""
-        cancelled = set[Any]()
+        """As the end of a process does. How a task fails that is cancelled here says nothing."""
         await self._end_timers()
+        self._hear_of_lost_tasks()  # that have failed by themselves
+        heard = len(self._seen.of_hooks)
+        await self._cancel_tasks()
+        self._hear_of_lost_tasks()
+        del self._seen.of_hooks[heard:]
+
+    def _hear_of_lost_tasks(self) -> None:
+        if self._is_own_loop:
+            self._going.let_go_of_lost_tasks()
+
+    async def _cancel_tasks(self) -> None:
+        """What others begin when they end comes in a round of its own."""
+        cancelled = set[Any]()
         for _ in range(MOST_ROUNDS):
             left = [task for task in self._left() if task not in cancelled]
             if not left:

@@ -6,6 +6,7 @@ has come of it all is seen by ``observer``.
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -106,6 +107,7 @@ class UnderWay:
         """How much has ended so far: it grows with whatever does."""
         self._running: dict[Call, _Running] = {}
         self._asked: dict[Any, tuple[str, object]] = {}  # transaction listeners, by the task that asks one
+        self._failed: list[ref[Any]] = []  # tasks of handlers whose exceptions nobody had asked for when they ended
         self._left: set[_Running] = set()  # calls that have ended, and tasks of theirs have not; scheduled functions
         self._in_threads_of_service = set[ref[ThreadCall]]()  # of the loop and of anyio; threads add to it
 
@@ -230,8 +232,17 @@ class UnderWay:
 
     def _task_ended(self, running: _Running, task: Any) -> None:
         running.started.discard(task)
+        if getattr(task, "_log_traceback", False):  # a detail of asyncio's: nobody has asked what it has raised
+            self._failed.append(ref(task))
         self.ended += 1
         self._look_whether_all_ended(running)
+
+    def let_go_of_lost_tasks(self) -> None:
+        """Have the loop tell of each task of a handler that has failed and that nobody can await any more: of one that
+        refers to itself, as a task group does, it tells when the collector finds it."""
+        self._failed = [each for each in self._failed if getattr(each(), "_log_traceback", False)]
+        if self._failed:
+            gc.collect()
 
     def called_in_thread(self, call: ThreadCall) -> None:
         """A call was given to a thread of the loop, or of a pool by way of it: by a handler if this is the context of

@@ -64,6 +64,13 @@ async def rewrite(message: Message) -> None:
 async def keep(order: Locked) -> None:
     got.append(order)
 
+@rocketmq_listener(topic="raw", consumer_group="raw", consume_message_batch_max_size=8)
+async def unpack(messages: list[MessageExt]) -> None:
+    while messages:
+        message = messages.pop()
+        got.append(message.body)
+        message.body, message.topic = b"unpacked", "elsewhere"
+
 @rocketmq_listener(topic="failing", consumer_group="failing", max_reconsume_times=0)
 async def fail(order: Order) -> None:
     order.number += 100
@@ -87,8 +94,23 @@ async def test_a_payload_is_as_it_came_though_its_handler_changes_it(shop: Modul
         ((order, message, desk),) = shop.got
         assert (order.number, order.items) == (101, ["lamp", "fee"])
         assert call.arguments is not None
-        assert call.arguments[1] is message is call.messages[0]
+        for each in (call.arguments[1], call.messages[0]):
+            assert (each.msg_id, each.body, each.topic) == (message.msg_id, message.body, "orders")
         assert list(call.arguments[2:]) == [desk, harness.template]
+
+
+async def test_messages_are_as_they_came_and_are_delivered_again_so(shop: ModuleType) -> None:
+    async with Harness(shop.app) as harness:
+        with harness.freeze("raw"):
+            await harness.send("raw", "lamp")
+            await harness.send("raw", "book")
+        await harness.drain()
+        assert sorted(shop.got) == [b"book", b"lamp"]
+        called = [message for call in harness.calls(shop.unpack) for message in call.payload]
+        assert sorted((message.body, message.topic) for message in called) == [(b"book", "raw"), (b"lamp", "raw")]
+        await harness.redeliver(harness.calls(shop.unpack)[0])
+        await harness.drain()
+        assert len(shop.got) > 2, "it comes from its topic again, though the handler has written another one into it"
 
 
 async def test_a_payload_is_as_it_came_whatever_takes_it(shop: ModuleType) -> None:

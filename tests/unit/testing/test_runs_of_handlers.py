@@ -174,3 +174,58 @@ async def test_a_run_that_has_succeeded_and_is_repeated_has_no_error(service: Se
             (Outcome.CALLED_AGAIN, None, "paid 1"),
             (Outcome.CONSUMED, None, "paid 1"),
         ]
+
+
+IN_PARTS = """
+import asyncio
+from typing import Any
+
+from rocketbox import RocketBox, bean, rocketmq_listener
+from rocketbox.client import ConsumeContext, ConsumeMiddleware, ConsumeNext
+
+app = RocketBox("shop", scan=[__name__])
+at_once, fails, ran = [False], [""], []
+
+@bean
+class Parts(ConsumeMiddleware):
+    async def __call__(self, context: ConsumeContext, call_next: ConsumeNext, /) -> Any:
+        async def part(messages: list[Any]) -> None:
+            context.messages = messages
+            await call_next(context)
+
+        parts = [part(context.messages[begin : begin + 2]) for begin in range(0, len(context.messages), 2)]
+        if at_once[0]:
+            await asyncio.gather(*parts)
+        else:
+            for each in parts:
+                await each
+
+@rocketmq_listener(topic="rows", consumer_group="rows", consume_message_batch_max_size=8, max_reconsume_times=0)
+async def store(rows: list[str]) -> None:
+    ran.append(list(rows))
+    await asyncio.sleep(0)
+    if fails[0] in rows:
+        raise ValueError(f"{fails[0]} is bad")
+"""
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("fails", ["", "r4"])
+async def test_middleware_may_have_a_batch_handled_in_parts(service: ServiceMaker, at_once: bool, fails: str) -> None:
+    shop = service(IN_PARTS, SETTINGS)
+    shop.at_once[0], shop.fails[0] = at_once, fails
+    async with Harness(shop.app) as harness:
+        with harness.freeze("rows"):
+            for number in range(6):
+                await harness.template.send("rows", f"r{number}", hash_key="one queue")
+        await harness.drain(failures="keep")
+        parts = [["r0", "r1"], ["r2", "r3"], ["r4", "r5"]]
+        calls = harness.calls(shop.store)
+        assert shop.ran == [call.payload for call in calls] == parts
+        assert [[message.body.decode() for message in call.messages] for call in calls[:2]] == parts[:2]
+        assert [call.outcome for call in calls[:2]] == [Outcome.CALLED_AGAIN] * 2
+        assert [message.body.decode() for message in calls[2].messages] == [f"r{number}" for number in range(6)]
+        assert calls[2].outcomes == (Outcome.DEAD_LETTER if fails else Outcome.CONSUMED,) * 6
+        assert [str(each.why) for each in harness.dead_letters("rows")] == (["r4 is bad"] * 6 if fails else [])
+        if not fails:
+            assert len(await harness.consumed("rows", count=6)) == 1

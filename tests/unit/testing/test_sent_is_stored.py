@@ -206,3 +206,51 @@ async def test_nothing_that_was_stored_before_is_sent_after_fresh(shop: ModuleTy
         await harness.fresh()
         await harness.advance("5m")
         assert len(harness.sent("orders")) == 0
+
+
+PASSED_ON_TWICE = """
+import asyncio
+from typing import Any
+
+from rocketbox import Message, RocketBox, bean, rocketmq_listener
+from rocketbox.client import SendContext, SendMiddleware, SendNext
+
+app = RocketBox("shop", scan=[__name__])
+sold = []
+
+@bean
+class Twice(SendMiddleware):
+    async def __call__(self, context: SendContext, call_next: SendNext, /) -> Any:
+        async def one(body: bytes) -> Any:
+            context.messages = [Message("orders", body)]
+            return await call_next(context)
+
+        return (await asyncio.gather(one(b"lamp"), one(b"book")))[0]
+
+@rocketmq_listener(topic="orders", consumer_group="shop")
+async def sell(item: str) -> None:
+    sold.append(item)
+"""
+
+
+@pytest.mark.parametrize("silent", [False, True])
+async def test_what_middleware_passes_on_twice_at_once_is_two_sends(service: ServiceMaker, silent: bool) -> None:
+    shop = service(PASSED_ON_TWICE, SETTINGS)
+    async with Harness(shop.app, settings={"rocketmq.producer.retry-times-when-send-failed": 0}) as harness:
+        if silent:
+            with harness.broker.silence(), pytest.raises(RequestTimeoutError):
+                await harness.send("orders", "any")
+        else:
+            await harness.send("orders", "any")
+        await harness.advance("1m")
+        assert sorted(shop.sold) == sorted(harness.sent("orders").all(str)) == ["book", "lamp"]
+
+
+async def test_the_end_of_a_transaction_of_a_test_before_is_not_in_the_log(shop: ModuleType) -> None:
+    shop.says[0] = type(shop.says[0]).UNKNOWN
+    async with Harness(shop.app) as harness:
+        async with harness.template.transaction("orders", "lamp"):
+            await harness.drain()
+            await harness.fresh()
+        await harness.drain()
+        assert (str(harness.log), len(harness.sent("orders")), shop.sold) == ("nothing has happened", 0, [])

@@ -186,7 +186,7 @@ async def close(hears: Hears) -> None:
 """
 
 
-@pytest.mark.parametrize("name", ["Calls", "Sends", "Keys", "Till", "Text", "MessageSpans"])
+@pytest.mark.parametrize("name", ["Calls", "Sends", "Keys", "Text", "MessageSpans"])
 async def test_what_a_service_takes_when_it_starts_cannot_be_overridden_later(service: ServiceMaker, name: str) -> None:
     shop = service(TAKEN_AT_THE_START, SETTINGS)
     kind = getattr(shop, name)
@@ -215,3 +215,13 @@ async def test_a_handler_or_a_hook_that_asks_for_middleware_is_given_another_one
         await harness.send("orders", "cup")
         await harness.drain()
     assert shop.seen[-2:] == ["another was asked for", "another hears of the end"]
+
+
+async def test_a_part_of_health_may_be_asked_for_by_a_web_endpoint_and_so_be_overridden(service: ServiceMaker) -> None:
+    shop = service(TAKEN_AT_THE_START, SETTINGS)
+    till = shop.app.provider(shop.Till)
+    async with Harness(shop.app) as harness:
+        other = shop.Till()
+        assert await till() is not other
+        with harness.override(shop.Till, other):
+            assert await till() is other

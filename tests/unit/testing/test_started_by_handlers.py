@@ -564,7 +564,7 @@ import threading
 from rocketbox import RocketBox, rocketmq_listener
 
 app = RocketBox("loses", scan=[__name__])
-begun = threading.Event()
+begun, ended = threading.Event(), threading.Event()
 
 def fail():
     raise ValueError("nobody hears")
@@ -584,6 +584,24 @@ async def fail_when_it_is_cancelled():
 async def leave_a_task(text: str) -> None:
     asyncio.create_task(fail_in_a_task(), name="lost")
 
+async def fail_as_one_that_refers_to_itself():
+    myself = asyncio.current_task()
+    fail()
+
+@rocketmq_listener(topic="cycles", consumer_group="cycles")
+async def leave_a_cycle(text: str) -> None:
+    asyncio.create_task(fail_as_one_that_refers_to_itself(), name="lost")
+
+@rocketmq_listener(topic="threads", consumer_group="threads")
+async def leave_a_thread(text: str) -> None:
+    loop = asyncio.get_running_loop()
+
+    def call_back():
+        ended.wait()
+        loop.call_soon_threadsafe(fail)
+
+    threading.Thread(target=call_back).start()
+
 @rocketmq_listener(topic="timers", consumer_group="timers")
 async def set_a_timer(text: str) -> None:
     asyncio.get_running_loop().call_later(0.001, fail)
@@ -599,7 +617,11 @@ def loses(service: ServiceMaker) -> ModuleType:
     return service(LOSES_ERRORS, "rocketmq: {name-server: ns1:9876, producer: {group: loses}}")
 
 
-LOST = [("tasks", "task 'lost', which nobody has awaited,"), ("timers", "a callback of the event loop")]
+LOST = [
+    ("tasks", "task 'lost', which nobody has awaited,"),
+    ("cycles", "task 'lost', which nobody has awaited,"),
+    ("timers", "a callback of the event loop"),
+]
 
 
 @pytest.mark.parametrize(("topic", "what"), LOST)
@@ -613,6 +635,20 @@ def test_in_a_plain_function_drain_raises_what_nobody_hears_of_tasks_and_timers(
         harness.blocking.drain()
         assert f"{what} failed (ValueError: nobody hears)" in harness.log
     assert [each.name for each in caplog.records if each.exc_info and each.exc_info[0] is ValueError] == ["asyncio"]
+
+
+def test_what_fails_by_itself_while_the_end_waits_for_a_thread_is_raised(loses: ModuleType) -> None:
+    def test() -> None:
+        with Harness(loses.app) as harness:
+            harness.blocking.send("threads", "one")
+            harness.blocking.consumed("threads")
+            harness.blocking.call(let_go_behind_the_service, harness)
+
+    async def let_go_behind_the_service(harness: Harness) -> None:
+        harness._host.add_done_callback(lambda host: loses.ended.set())
+
+    with pytest.raises(ValueError, match="nobody hears"):
+        test()
 
 
 @pytest.mark.parametrize("failures", ["raise", "keep"])
