@@ -132,7 +132,7 @@ class _Consumer(ABC):
         subscription = self._subscriptions.get(queue.waiting[0].topic)  # each belongs to the topic it once came from
         if subscription is None:
             return None, queue.take(1)
-        return subscription, subscription.take_retries(queue, in_order=self.in_order)
+        return subscription, subscription.take_like_the_first(queue, in_order=self.in_order)
 
     async def _call(self, handler: MessageHandler | None, batch: list[MessageExt]) -> Failures:
         """The messages of batch that failed. Raises only what ends the service, or this task."""

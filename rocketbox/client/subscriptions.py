@@ -51,18 +51,17 @@ class Subscription:
     receiver_of: ReceiverOf | None = None
 
     def take(self, queue: MessageSource, *, in_order: bool = False) -> list[MessageExt]:
-        """The messages of the next call, from a queue of this topic.
+        """The messages of the next call, from a queue of this topic."""
+        if self.receiver_of is None or self.batch_max_size == 1 or not queue.waiting:
+            return queue.take(self.batch_max_size)
+        return self.take_like_the_first(queue, in_order=in_order)
+
+    def take_like_the_first(self, queue: MessageSource, *, in_order: bool = False) -> list[MessageExt]:
+        """The messages of the next call, from a queue whose first one is of this topic; of the group's retry topic
+        others may not be.
 
         Those of one receiver are taken past those of others, as far as a batch may reach, unless it is ``in_order``.
         """
-        if self.receiver_of is None or self.batch_max_size == 1 or not queue.waiting:
-            return queue.take(self.batch_max_size)
-        receiver_of, receiver = self.receiver_of, self.receiver_of(queue.waiting[0])
-        past = 0 if in_order else self.batch_max_size - 1
-        return queue.take(receiver.batch_max_size, lambda message: receiver_of(message) is receiver, past)
-
-    def take_retries(self, queue: MessageSource, *, in_order: bool = False) -> list[MessageExt]:
-        """As :meth:`take`, from the group's retry topic: its next message is of this topic, others may not be."""
         receiver_of, first = self.receiver_of, queue.waiting[0]
         receiver = None if receiver_of is None else receiver_of(first)
 

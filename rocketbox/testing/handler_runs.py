@@ -6,7 +6,7 @@ The last one has the outcome of the delivery. Of those before, all is known that
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,7 +19,7 @@ from rocketbox.message import MessageExt
 from rocketbox.testing.payload_copies import PayloadCopies, copied
 from rocketbox.testing.records import Call, Outcome
 
-__all__ = ["HandlerRuns", "Run"]
+__all__ = ["HandlerRuns", "Run", "failures_of_each"]
 
 _run: ContextVar[Run | None] = ContextVar("the run in which a handler is called", default=None)
 
@@ -124,12 +124,19 @@ class HandlerRuns:
         if error is not None and not isinstance(error, Exception):
             call.failures = (error,) * len(messages)
         else:
-            found = failures_of_result(messages, run.outcomes) if error is None else failures_of_error(messages, error)
-            failed = {id(message): failure for message, failure in found}
-            call.failures = tuple(failed.get(id(message)) for message in messages)
+            call.failures = failures_of_each(messages, error, run.outcomes)
         call.error = next((each for each in call.failures if each is not None), None)
         call.outcome, call.outcomes = Outcome.CALLED_AGAIN, (Outcome.CALLED_AGAIN,) * len(messages)
         self._repeated(call)
+
+
+def failures_of_each(
+    messages: Sequence[MessageExt], error: Exception | None, outcomes: Outcomes
+) -> tuple[Exception | None, ...]:
+    """What each message of a call has failed by, which raised ``error`` or returned ``outcomes``; None: it has not."""
+    found = failures_of_result(messages, outcomes) if error is None else failures_of_error(messages, error)
+    failed = {id(message): failure for message, failure in found}
+    return tuple(failed.get(id(message)) for message in messages)
 
 
 def _again(first: Call, messages: tuple[MessageExt, ...], at: float) -> Call:

@@ -26,7 +26,7 @@ from rocketbox.client.middleware import (
     SendMiddleware,
     SendNext,
 )
-from rocketbox.client.outcomes import NotTriedError, Outcomes, failures_of_error, failures_of_result
+from rocketbox.client.outcomes import NotTriedError, Outcomes
 from rocketbox.client.replies import is_answer
 from rocketbox.client.requests import RequestContext
 from rocketbox.errors import BatchFailed, Reject, RemoteProtocolError, RetryLater
@@ -36,7 +36,7 @@ from rocketbox.protocol.stored_message import decode_message
 from rocketbox.template import MessageConverter
 from rocketbox.testing import reported
 from rocketbox.testing.errors import HarnessError
-from rocketbox.testing.handler_runs import HandlerRuns, Run
+from rocketbox.testing.handler_runs import HandlerRuns, Run, failures_of_each
 from rocketbox.testing.loop_turns import LoopTurns
 from rocketbox.testing.records import Call, DeadLetter, LogEntry, Outcome, Sent, of_cluster, told_error
 from rocketbox.testing.retries import Retries
@@ -325,36 +325,31 @@ class Observer:
             self.note(f"{of_cluster(call.cluster)}{call}")
             return
         messages = call.messages
-        failures = (
-            failures_of_error(messages, error)
-            if isinstance(error, Exception)
-            else failures_of_result(messages, outcomes)
-        )
-        failed = {id(message): failure for message, failure in failures}
-        call.failures = tuple(failed.get(id(message)) for message in messages)
-        call.outcomes = (
-            self._retries_of(call.group, call.cluster).outcomes(messages, call.failures)
-            if failures
-            else (Outcome.CONSUMED,) * len(messages)
-        )
+        failures = failures_of_each(messages, error, outcomes)
+        call.failures = failures
+        call.outcomes = self._retries_of(call.group, call.cluster).outcomes(messages, failures)
         call.outcome = next((each for each in call.outcomes if each is not Outcome.CONSUMED), Outcome.CONSUMED)
         call.error = next((each for each in call.failures if each is not None), None)
-        for message, failure, outcome in zip(messages, call.failures, call.outcomes, strict=True):
+        for message, failure, outcome in zip(messages, failures, call.outcomes, strict=True):
             if failure is not None:
                 place = _place_of(call, message)
                 self._last_error[place] = failure, message.reconsume_times + 1
                 if outcome is Outcome.DEAD_LETTER:
                     self.given_up[place] = f"what {call.name} has given up, {call.told_keys}"
         # By identity: exceptions of the user's may have no hash, and be equal to others.
-        told = {id(failure) for message, failure in failures if is_answer(message, failure)}  # to who sent a request
+        told = {  # to who sent a request
+            id(failure)
+            for message, failure in zip(messages, failures, strict=True)
+            if failure is not None and is_answer(message, failure)
+        }
         unexpected = {
             key: each
-            for key, each in {id(each): each for each in call.failures if each is not None}.items()
+            for key, each in {id(each): each for each in failures if each is not None}.items()
             if not isinstance(each, NO_FAILURES) and not self._was_asked_for(each) and key not in told
         }
         self.unexpected += unexpected.values()
-        for message, failure in zip(messages, call.failures, strict=True):
-            if isinstance(failure, Exception) and id(failure) in unexpected:
+        for message, failure in zip(messages, failures, strict=True):
+            if failure is not None and id(failure) in unexpected:
                 self.untold.add(_place_of(call, message), failure)
         self.note(f"{of_cluster(call.cluster)}{call}")
 
