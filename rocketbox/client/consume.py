@@ -95,7 +95,7 @@ class _Consumer(ABC):
         self._clock = clock
         self._dead_letters = f"it goes to the dead-letter queue {dlq_topic(group)}"
         self._failures = FailureLog(group, clock, tasks)
-        self._workers = Workers(group, options.concurrency, self.run, tasks, clock)
+        self._workers = Workers(group, options.concurrency, self.run, tasks, clock, self._may_begin)
 
     @abstractmethod
     async def run(self, worker: Worker, queue: MessageSource) -> None:
@@ -122,6 +122,10 @@ class _Consumer(ABC):
     def busy(self) -> int:
         """How many handlers run."""
         return self._workers.busy
+
+    def _may_begin(self, queue: MessageSource) -> bool:
+        """Whether a handler may begin with messages of queue."""
+        return not queue.closed
 
     def _take(self, queue: MessageSource) -> tuple[Subscription | None, list[MessageExt]]:
         subscription = self._subscriptions.get(queue.topic)
@@ -287,6 +291,7 @@ class ConcurrentConsumer(_Consumer):
         never waits costs no task's step, and leaves its queue together: a third less ("push consume").
         """
         handler, limit, workers = subscription.handler, subscription.batch_max_size, self._workers
+        worker.queue = queue  # also for its first step: that may be all, or wait long
         take = None if subscription.receiver_of is None else subscription.take  # a call less for each batch
         consumed: list[MessageExt] = []
         batches = 0
@@ -360,7 +365,11 @@ class ConcurrentConsumer(_Consumer):
         if any(asks_for_reply(message.raw_properties) for message, _ in failures):
             failures = await self._without_answers(queue, failures)
         kept = []
+        untried = []
         for message, error in failures:
+            if isinstance(error, NotTriedError):
+                untried.append(message)
+                continue
             if self._send_back is None:
                 self._tell(message, error, 0, "it is dropped, for broadcasting has no retries")
                 queue.remove((message,))
@@ -373,6 +382,9 @@ class ConcurrentConsumer(_Consumer):
                 kept.append(message)
         if kept:
             self._resubmit_later(queue, kept)
+        if untried:
+            queue.give_back(untried)
+            self.offer(queue)
 
     def _delay(self, message: MessageExt, error: Exception) -> tuple[int, timedelta | None]:
         """How a failed message is sent back: by which level, and by which delay if that is none; it is logged."""
@@ -544,6 +556,9 @@ class OrderlyConsumer(_Consumer):
             self._workers.line_up(queue)
         else:
             queue.attended = False
+
+    def _may_begin(self, queue: MessageSource) -> bool:
+        return not queue.closed and self._may_consume(queue)
 
     def _may_consume(self, queue: MessageSource) -> bool:
         return self._options.broadcasting or queue.lock_holds(self._clock.monotonic())

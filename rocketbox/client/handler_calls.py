@@ -103,6 +103,9 @@ class HandlerCall(Job):
 
     # --- where the whole handler is awaited, and waits for a thread itself (Handling) ---------------------------------
 
+    def may_begin(self) -> bool:
+        return not self.queue.closed
+
     def wait_in_line(self, now: float) -> None:
         self.in_line_since = now
 

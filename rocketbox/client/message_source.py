@@ -24,6 +24,9 @@ class MessageSource(Protocol):
     attended: bool
     """It stands in the workers' line, is being worked on in order, or waits for its time: nobody else lines it up."""
 
+    on_closed: list[Callable[[], object]]
+    """What is called when it is closed; whoever adds something takes it out again."""
+
     @property
     def topic(self) -> str:
         """The topic they are read from; those of a retry topic have one of their own each."""

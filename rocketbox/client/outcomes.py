@@ -65,10 +65,10 @@ class NobodyError(HandlerError):
 
 
 class NotTriedError(HandlerError):
-    """In an orderly batch: no handler saw this message, for one before it in its queue comes back or was rejected."""
+    """No handler saw this message, and it goes back to its queue as it came: that was no attempt at it."""
 
-    def __init__(self) -> None:
-        super().__init__("it was not tried, for it stands behind a message of its queue that failed")
+    def __init__(self, why: str = "it stands behind a message of its queue that failed") -> None:
+        super().__init__(f"it was not tried, for {why}")
 
 
 def delay_level_for(delay: timedelta) -> int:

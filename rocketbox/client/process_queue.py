@@ -56,6 +56,7 @@ class ProcessQueue:
         "last_pull_at",
         "lock_doubted",
         "locked_at",
+        "on_closed",
         "pulled_to",
         "queue",
         "topic",
@@ -76,6 +77,7 @@ class ProcessQueue:
         self.closed = False  # takes nothing in and gives nothing out; what is in hand still counts
         self.dropped = False  # closed, and what is in hand no longer counts
         self.attended = False  # see MessageSource
+        self.on_closed: list[Callable[[], object]] = []
         self.waiting: deque[MessageExt] = deque()
         self.in_process = 0  # batches with handlers
         self.body_bytes = 0
@@ -247,6 +249,8 @@ class ProcessQueue:
         self.closed = True
         self.waiting.clear()
         self._wake_room()
+        for tell in [*self.on_closed]:
+            tell()
 
     def drop(self) -> None:
         """The queue is no longer this consumer's: nothing of it counts any more."""

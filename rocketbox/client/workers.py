@@ -33,10 +33,17 @@ OTHERS_RAN = 0.0005  # seconds between two batches that must have gone to others
 
 
 class Handling(Protocol):
-    """The handling of one batch, whose time does not go on while a part of it waits for a thread."""
+    """The handling of one batch, whose time does not go on while a part of it waits for a thread, or is held."""
+
+    @property
+    def queue(self) -> MessageSource | None:
+        """Where the batch is from."""
+
+    def may_begin(self) -> bool:
+        """Whether a handler may begin with messages of the batch still, for its queue is this member's."""
 
     def wait_in_line(self, now: float) -> None:
-        """A part of the batch waits for a thread: its handler has not begun."""
+        """A part of the batch waits for a thread, or for what its handler needs: that one has not begun."""
 
     def leave_line(self, now: float) -> None:
         """The thread began, or it is waited for no more. Called in the thread, too, and more than once."""
@@ -45,15 +52,19 @@ class Handling(Protocol):
 class Worker:
     """One worker, and what it has in hand."""
 
-    __slots__ = ("batch", "in_line_since", "queue", "replaced", "since", "task")
+    __slots__ = ("_may_begin", "batch", "in_line_since", "queue", "replaced", "since", "task")
 
-    def __init__(self) -> None:
+    def __init__(self, may_begin: Callable[[MessageSource], bool]) -> None:
+        self._may_begin = may_begin
         self.task: SupervisedTask | None = None
         self.queue: MessageSource | None = None
         self.batch: list[MessageExt] | None = None  # None: nothing in hand, or taken away because it took too long
         self.since = 0.0  # when the batch was taken; later by what it waited in line for a thread
         self.in_line_since: float | None = None
         self.replaced = False
+
+    def may_begin(self) -> bool:
+        return self.queue is not None and self._may_begin(self.queue)
 
     def wait_in_line(self, now: float) -> None:
         self.in_line_since = now
@@ -77,8 +88,15 @@ def take_in_hand(handling: Handling) -> None:
     _in_hand.set(handling)
 
 
+def _is_open(queue: MessageSource) -> bool:
+    return not queue.closed
+
+
 class Workers:
-    """Up to ``count`` tasks that call ``work(worker, queue)`` for each queue that is lined up, in that order."""
+    """Up to ``count`` tasks that call ``work(worker, queue)`` for each queue that is lined up, in that order.
+
+    ``may_begin(queue)`` says whether a handler may begin with messages of it, however long they are in hand.
+    """
 
     def __init__(
         self,
@@ -87,8 +105,10 @@ class Workers:
         work: Callable[[Worker, MessageSource], Awaitable[None]],
         tasks: Supervisor,
         clock: Clock,
+        may_begin: Callable[[MessageSource], bool] = _is_open,
     ) -> None:
         self._name = name
+        self._may_begin = may_begin
         self._count = count
         self._work = work
         self._tasks = tasks
@@ -117,7 +137,7 @@ class Workers:
             self._wake()
 
     def _begin_one(self) -> None:
-        worker = Worker()
+        worker = Worker(self._may_begin)
         self._workers.append(worker)
         worker.task = self._begun_in.run(self._tasks.start, f"{self._name} worker", self._run, worker)
 

@@ -164,6 +164,17 @@ class ListenerContainer:
         assert self._limit is not None
         self._limit.open()
 
+    def end_pause(self, reason: str) -> None:
+        """Resume a group that is paused for that reason; one that ``invalid-limit`` would have paused meanwhile is
+        paused for that now."""
+        if self._status is not ContainerStatus.PAUSED or self._reason != reason:
+            return
+        assert self._limit is not None
+        if self._limit.closed:
+            self._reason = self._too_many_invalid
+        else:
+            self.resume()
+
     async def skip(self, ends: Mapping[MessageQueue, int]) -> None:
         """As :meth:`PushConsumer.skip`; the unreadable payloads that are held are passed over as well.
 

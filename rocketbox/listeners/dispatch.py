@@ -103,8 +103,8 @@ class HandlerDispatch:
         """What becomes of a message that cannot be read."""
         if not isinstance(error, PayloadError):
             return error  # a validator of the user's raised it: that is an outcome as if the handler had
-        if self.on_invalid is OnInvalid.DEAD_LETTER:
-            await self.limit.pass_one()
+        if self.on_invalid is OnInvalid.DEAD_LETTER and not await self.limit.pass_one():
+            return NotTriedError("too many payloads could not be read (invalid-limit)")
         match self.on_invalid:
             case OnInvalid.SKIP:
                 _log.warning(
@@ -195,7 +195,7 @@ class Invocation(ConsumeContext):
             if binding.is_batch:
                 return _unless_consumed(await self._run_batch(messages))
             if len(messages) != 1:
-                return _unless_consumed([await self._run_one(message) for message in messages])
+                return _unless_consumed(await self._run_each(messages))
             if not binding.is_async:
                 outcome = await self._run_one(messages[0])
                 return None if outcome is None else [outcome]
@@ -214,6 +214,15 @@ class Invocation(ConsumeContext):
             )
         finally:
             made.unbegun = made.about = None
+
+    async def _run_each(self, messages: Sequence[MessageExt]) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        for message in messages:
+            outcome = await self._run_one(message)
+            if isinstance(outcome, NotTriedError):  # nor are those behind it
+                return outcomes + [outcome] * (len(messages) - len(outcomes))
+            outcomes.append(outcome)
+        return outcomes
 
     async def _run_one(self, message: MessageExt) -> Outcome:
         try:
@@ -280,10 +289,14 @@ class Invocation(ConsumeContext):
                 before = await self._run_batch(messages[:first]) if first else []
             except Exception as failure:
                 before = [failure] * first
+            if held := next((each for each in before if isinstance(each, NotTriedError)), None):
+                return before + [held] * (len(messages) - first)
             return [*before, unreadable, *(NotTriedError() for _ in messages[first + 1 :])]
         outcomes: list[Outcome] = [None] * len(messages)
         for index, error in invalid.items():
-            outcomes[index] = await self._invalid(messages[index], error)
+            outcomes[index] = outcome = await self._invalid(messages[index], error)
+            if isinstance(outcome, NotTriedError):  # nor is any of the batch
+                return [outcome] * len(messages)
         handled = [index for index in range(len(messages)) if index not in invalid]
         if not handled:
             return outcomes

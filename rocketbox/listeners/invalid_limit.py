@@ -1,19 +1,21 @@
 """The limit of what is dead-lettered because its payload cannot be read: so many a minute, then the group is paused.
 
+What is held then has not been tried: when the group stops, or its queue goes to another member, it is left in its queue
+as it came, and counts as no attempt. While it is held no ``consume-timeout`` runs.
+
 Source: own design (one bad deploy must not empty a backlog into the dead-letter queue).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from datetime import timedelta
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import anyio
 
+from rocketbox.client.workers import Handling, in_hand
 from rocketbox.clock import Clock
-from rocketbox.errors import RetryLater
 
 __all__ = ["InvalidLimit"]
 
@@ -44,15 +46,22 @@ class InvalidLimit:
         self._given_back = 0  # how often what was held then went back
         self._abandoned = False
 
-    async def pass_one(self) -> None:
-        """Return when one more may be dead-lettered; RetryLater when it goes back to the broker before that."""
-        before = self._given_back
-        while not self._admit():
-            if not self._abandoned:
-                with self._held():
-                    await self._changed.wait()
-            if self._abandoned or self._given_back != before:
-                raise RetryLater(timedelta(seconds=10))
+    async def pass_one(self) -> bool:
+        """Return True when one more may be dead-lettered, and False where it goes back to its queue before that: all
+        messages of its call that have not begun do then."""
+        if self._admit():
+            return True
+        if self._abandoned:
+            return False
+        before, handling = self._given_back, in_hand()
+        with self._held(), self._waiting(handling):
+            while True:
+                await self._changed.wait()
+                gone = handling is not None and not handling.may_begin()
+                if gone or self._abandoned or self._given_back != before:
+                    return False
+                if self._admit():
+                    return True
 
     def open(self) -> None:
         """Let the held ones go on, and count anew."""
@@ -61,14 +70,29 @@ class InvalidLimit:
         self._wake()
 
     def give_back(self) -> None:
-        """What is held now goes back to the broker, from the loop's next turn on; what comes then is held as before."""
+        """What is held now goes back to its queue, from the loop's next turn on; what comes then is held as before."""
         self._given_back += 1
         self._wake()
 
     def abandon(self) -> None:
-        """The container stops: what is held goes back to the broker."""
+        """The container stops: what is held goes back to its queue."""
         self._abandoned = True
         self._wake()
+
+    @contextmanager
+    def _waiting(self, handling: Handling | None) -> Iterator[None]:
+        """It waits in the block for what its handler needs, and is woken when its queue goes to another member."""
+        if handling is None or handling.queue is None:
+            yield
+            return
+        closed = handling.queue.on_closed
+        closed.append(self._wake)
+        handling.wait_in_line(self._clock.monotonic())
+        try:
+            yield
+        finally:
+            handling.leave_line(self._clock.monotonic())
+            closed.remove(self._wake)
 
     def _wake(self) -> None:
         self._changed.set()

@@ -82,7 +82,9 @@ class TagRouter:
         return None if dispatch is None else dispatch.prepare(messages)
 
     async def handle(self, messages: list[MessageExt]) -> Outcomes:
-        """As :meth:`HandlerDispatch.handle`; the messages are of one receiver."""
+        """As :meth:`HandlerDispatch.handle`; the messages are of one receiver, or none: middleware may drop them."""
+        if not messages:
+            return None
         dispatch = self._by_tag.get(messages[0].tag)
         if dispatch is None:
             return [NobodyError(f"no function of group {self._group} takes tag {each.tag!r}") for each in messages]

@@ -155,6 +155,7 @@ class Harness:
         self._frozen: dict[Any, set[object]] = {}
         self._overrides_over: list[object] = []  # that were undone, and stand below others that hold
         self._offsets_before: dict[tuple[str, str | None, MessageQueue], int] = {}  # by group and its cluster
+        self._log_of_untold = ""  # of what fresh() has raised of the test
 
     @also_when_unmade
     def __repr__(self) -> str:
@@ -511,9 +512,8 @@ class Harness:
 
         def let_go() -> None:
             holding.discard(hold)
-            state = container.state()
-            if not holding and state.status is ContainerStatus.PAUSED and state.reason == FROZEN:
-                container.resume()
+            if not holding:
+                container.end_pause(FROZEN)
 
         self._in_loop(freeze)
         return self._changes.made(lambda: self._in_loop(let_go))
@@ -555,6 +555,7 @@ class Harness:
         self._failing.forget()
         await self._pace.settle()
         untold, hooks = self._untold, self._of_hooks
+        self._log_of_untold = self.log if untold or hooks else ""
         self._seen.forget()
         self._batches.forget()
         world.clock.count_anew()
@@ -711,6 +712,7 @@ class Harness:
     def next_test(self, *, last_has_failed: bool) -> None:
         """Another test begins, of those that it is around. What handlers have raised in one that has failed is not told
         by ``fresh`` or the end; a later ``drain`` raises it, for it tells of all that was not asked for before."""
+        self._log_of_untold = ""
         self._seen.untold.next_test(is_known=last_has_failed)
 
     def _raise_untold(self, of_handlers: Sequence[Exception], of_hooks: Sequence[Exception]) -> None:
@@ -804,6 +806,11 @@ class Harness:
         entries = [] if self._world is None else self._seen.log
         secrets = frozenset[str]().union(*(each.secrets for each in self._settings))
         return mask("\n".join(str(entry) for entry in entries), secrets) or "nothing has happened"
+
+    @property
+    def log_for_report(self) -> str:
+        """The log, for the report of a test that has failed: where ``fresh()`` has raised in it, that of before it."""
+        return self._log_of_untold or self.log
 
     def _calls_of(self, group: str, cluster: str | None) -> list[Call]:
         same = self._listened.same_as(cluster)

@@ -132,8 +132,9 @@ class Observer:
     def looked_at(self, calls: Iterable[Call]) -> None:
         """The test knows how these have ended, as far as they have."""
         for call in calls:
-            failed = zip(call.messages, call.failures, strict=False)  # of none, while it runs
-            self.untold.know(_place_of(call, message) for message, failure in failed if failure is not None)
+            if call.outcome is not Outcome.CALLED_AGAIN:  # how that went is told by the call after it
+                failed = self._unexpected(call.messages, call.failures)  # of none, while it runs
+                self.untold.know(_place_of(call, message) for message, _ in failed)
 
     def forget(self) -> None:
         """Know of nothing that was."""
@@ -336,22 +337,29 @@ class Observer:
                 self._last_error[place] = failure, message.reconsume_times + 1
                 if outcome is Outcome.DEAD_LETTER:
                     self.given_up[place] = f"what {call.name} has given up, {call.told_keys}"
-        # By identity: exceptions of the user's may have no hash, and be equal to others.
-        told = {  # to who sent a request
-            id(failure)
-            for message, failure in zip(messages, failures, strict=True)
-            if failure is not None and is_answer(message, failure)
-        }
-        unexpected = {
-            key: each
-            for key, each in {id(each): each for each in failures if each is not None}.items()
-            if not isinstance(each, NO_FAILURES) and not self._was_asked_for(each) and key not in told
-        }
-        self.unexpected += unexpected.values()
-        for message, failure in zip(messages, failures, strict=True):
-            if failure is not None and id(failure) in unexpected:
-                self.untold.add(_place_of(call, message), failure)
+        unexpected = self._unexpected(messages, failures)
+        self.unexpected += {id(failure): failure for _, failure in unexpected}.values()
+        for message, failure in unexpected:
+            self.untold.add(_place_of(call, message), failure)
         self.note(f"{of_cluster(call.cluster)}{call}")
+
+    def _unexpected(
+        self, messages: Sequence[MessageExt], failures: Sequence[BaseException | None]
+    ) -> list[tuple[MessageExt, Exception]]:
+        """The messages that have failed, each by what it has failed by, where that is no signal, nor what the test had
+        asked for or who sent a request is told."""
+        failed = [
+            (message, failure)
+            for message, failure in zip(messages, failures, strict=False)
+            if isinstance(failure, Exception)
+        ]
+        # By identity: exceptions of the user's may have no hash, and be equal to others.
+        told = {id(failure) for message, failure in failed if is_answer(message, failure)}
+        return [
+            (message, failure)
+            for message, failure in failed
+            if not isinstance(failure, NO_FAILURES) and not self._was_asked_for(failure) and id(failure) not in told
+        ]
 
     # --- at the broker -----------------------------------------------------------------------------------------------
 

@@ -216,5 +216,5 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         for each in made:
             of = f" of {each.app.name}" if len(made) > 1 else ""
             time = "virtual" if each.is_virtual else "real"
-            report.sections.append((f"rocketbox harness{of}, in {time} time", each.log))
+            report.sections.append((f"rocketbox harness{of}, in {time} time", each.log_for_report))
     return report

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, _AsyncGeneratorContextManager
 from dataclasses import dataclass
 from types import BuiltinMethodType, MethodType
 from typing import Any
+
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from rocketbox.testing.loop_turns import awaited_by, frames_of, is_users_frame, real_wait
 
 __all__ = ["Work", "holder_of", "is_held_by"]
 
 METHODS = (MethodType, BuiltinMethodType)
+STREAMS = (MemoryObjectReceiveStream, MemoryObjectSendStream)
 
 
 @dataclass(eq=False, frozen=True)
@@ -39,8 +43,8 @@ class Work:
 
 def is_held_by(others: Iterable[Any], task: Any, awaited: Awaitable[Any] | None) -> bool:
     """Whether one of others holds what task waits for; ``awaited`` is the coroutine that is looked at of it."""
-    wanted = {id(each) for each in _waited_for(task, awaited)}
-    return any(id(held) in wanted for other in others for held in _held(other))
+    wanted = {id(_shared(each)) for each in _waited_for(task, awaited)}
+    return any(id(_shared(held)) in wanted for other in others for held in _held(other))
 
 
 def holder_of(work: Work, works: Sequence[Work]) -> tuple[str, bool]:
@@ -48,36 +52,54 @@ def holder_of(work: Work, works: Sequence[Work]) -> tuple[str, bool]:
 
     Nothing is known of a lock whose holder is inside of no ``async with`` of it.
     """
-    lock = _lock_of(work.task, work.awaited)
-    if lock is None:
-        return "", False
-    for other in works:
-        waits = _lock_of(other.task, other.awaited) is lock
-        if _times_entered(lock, other.task, other.awaited) > waits:
-            who = "it has entered itself" if other.task is work.task else f"{other.who} has entered"
-            in_virtual_time = not waits and real_wait(other.task, other.awaited) is None
-            return f", for the {type(lock).__name__} that {who}", in_virtual_time
+    for lock in _locks_of(work.task, work.awaited):
+        for other in works:
+            waits = any(each is lock for each in _locks_of(other.task, other.awaited))
+            if _times_entered(lock, other.task, other.awaited) > waits:
+                who = "it has entered itself" if other.task is work.task else f"{other.who} has entered"
+                in_virtual_time = not waits and real_wait(other.task, other.awaited) is None
+                return f", for the {type(lock).__name__} that {who}", in_virtual_time
     return "", False
 
 
-def _lock_of(task: Any, awaited: Awaitable[Any] | None) -> object | None:
-    """The lock, semaphore or whatever else has an ``async with`` that a task waits to enter; None: it does not."""
+def _locks_of(task: Any, awaited: Awaitable[Any] | None) -> list[object]:
+    """The lock, semaphore or whatever else has an ``async with`` that a task waits to enter, and what that is made of;
+    none: it does not wait for such a thing."""
     users = [each for each, frame in awaited_by(_work(task, awaited)) if is_users_frame(frame)]
-    entered = list(_entered(users[-1])) if users else []
-    return next((each for each in _waited_for(task, awaited) if any(each is owner for owner in entered)), None)
+    entered = list(_entered(users[-1], set())) if users else []
+    return [
+        each
+        for each in _waited_for(task, awaited)
+        if any(each is owner for owner in entered)
+        or (hasattr(type(each), "acquire") and hasattr(type(each), "release"))
+    ]
 
 
 def _times_entered(lock: object, task: Any, awaited: Awaitable[Any] | None) -> int:
     """How often a task is inside of the ``async with`` of a lock, or waits to be."""
-    return sum(owner is lock for each, _ in awaited_by(_work(task, awaited)) for owner in _entered(each))
+    seen = set[int]()
+    return sum(owner is lock for each, _ in awaited_by(_work(task, awaited)) for owner in _entered(each, seen))
 
 
-def _entered(coroutine: Any) -> Iterator[object]:
-    """What a coroutine is inside of: on its stack is what ends it."""
-    for each in gc.get_referents(coroutine):
+def _entered(code: Any, seen: set[int]) -> Iterator[object]:
+    """What a coroutine or generator is inside of, as far as it was not ``seen``: on its stack is what ends it."""
+    if id(code) in seen:  # a generator of which a step is awaited
+        return
+    seen.add(id(code))
+    yield from _ended_by(gc.get_referents(code), seen)
+
+
+def _ended_by(found: Iterable[Any], seen: set[int]) -> Iterator[object]:
+    """What these are the ends of, and what those have entered themselves."""
+    for each in found:
         # Others are asked nothing: the user's own locals are among them, and some answer to any name.
         if type(each) in METHODS and each.__name__ == "__aexit__":
-            yield each.__self__
+            owner = each.__self__
+            yield owner
+            if issubclass(type(owner), _AsyncGeneratorContextManager):
+                yield from _entered(owner.gen, seen)
+            elif issubclass(type(owner), AsyncExitStack):
+                yield from _ended_by([callback for _, callback in owner._exit_callbacks], seen)
 
 
 def _work(task: Any, awaited: Awaitable[Any] | None) -> Any:
@@ -92,6 +114,11 @@ def _waited_for(task: Any, awaited: Awaitable[Any] | None) -> Iterator[object]:
             return
         if (owner := frame.f_locals.get("self")) is not None:
             yield owner
+
+
+def _shared(each: Any) -> object:
+    """What both ends of a stream have in common; of anything else, that."""
+    return each._state if type(each) in STREAMS else each
 
 
 def _held(task: Any) -> Iterator[object]:

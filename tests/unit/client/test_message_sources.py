@@ -28,6 +28,7 @@ class Leased:
     def __init__(self, topic: str, *bodies: bytes) -> None:
         self.topic = topic
         self.attended = self.closed = self.dropped = False
+        self.on_closed: list[Callable[[], object]] = []
         records = [encode_stored_message(StoredMessage(topic, 0, body, b"")) for body in bodies]
         self.waiting: list[MessageExt] = decode_messages(b"".join(records))
         self.in_hand = 0

@@ -383,23 +383,38 @@ async def test_the_limit_counts_one_minute() -> None:
     limit = InvalidLimit(1, clock, never_closed)
     for minute in range(3):
         clock.now = minute * 60.0
-        await limit.pass_one()
+        assert await limit.pass_one()
     assert not limit.closed
 
 
-async def test_what_is_held_goes_back_to_the_broker_when_the_container_stops() -> None:
-    limit = InvalidLimit(0, SteppedClock(), lambda: None)
+@pytest.mark.parametrize("mode", ConsumeMode)
+async def test_a_call_that_is_held_when_the_container_stops_begins_with_nothing_more(mode: ConsumeMode) -> None:
+    """What it has done is done; nothing else of it counts as an attempt."""
+    limit = InvalidLimit(1, SteppedClock(), lambda: None)
+    handled: list[object] = []
 
-    async def handler(departure: Departure) -> None: ...
+    async def one(departure: Departure) -> None:
+        handled.append(departure.row)
 
-    async def handle() -> None:
-        with pytest.raises(RetryLater):
-            await dispatch(handler, limit=limit).handle(rows(None))
+    async def batch(departures: list[Departure]) -> None:
+        handled.append([each.row for each in departures])
+
+    outcomes: list[list[str]] = []
+
+    async def handle(handler: Callable[..., Any]) -> None:
+        found = await dispatch(handler, limit=limit, consume_mode=mode).handle(rows(1, None, 2, None, 3))
+        outcomes.append([type(each).__name__ for each in found or ()])
 
     async with anyio.create_task_group() as group:
-        group.start_soon(handle)
+        group.start_soon(handle, one)
         await anyio.wait_all_tasks_blocked()
+        group.start_soon(handle, batch)
+        await anyio.wait_all_tasks_blocked()
+        assert outcomes == []
         limit.abandon()
+    untried = "NotTriedError"
+    assert sorted(outcomes) == [["NoneType", "Reject", "NoneType", untried, untried], [untried] * 5]
+    assert handled == [1, 2]
 
 
 async def test_what_is_held_can_go_back_while_the_container_goes_on() -> None:
@@ -418,11 +433,7 @@ async def test_what_is_held_can_go_back_while_the_container_goes_on() -> None:
     outcomes: list[str] = []
 
     async def pass_one() -> None:
-        try:
-            await limit.pass_one()
-            outcomes.append("passed")
-        except RetryLater:
-            outcomes.append("back")
+        outcomes.append("passed" if await limit.pass_one() else "back")
 
     async with anyio.create_task_group() as group:
         for _ in range(3):
@@ -442,8 +453,8 @@ async def test_what_is_held_can_go_back_while_the_container_goes_on() -> None:
 async def test_nothing_is_held_once_the_container_stops() -> None:
     limit = InvalidLimit(0, SteppedClock(), lambda: None)
     limit.abandon()
-    with anyio.fail_after(PATIENCE), pytest.raises(RetryLater):
-        await limit.pass_one()
+    with anyio.fail_after(PATIENCE):
+        assert not await limit.pass_one()
 
 
 async def test_the_reason_of_an_invalid_payload_travels_with_its_rejection() -> None:

@@ -124,6 +124,25 @@ def sent_back(broker: ScriptedBroker) -> list[int]:
     return [int(offset) - 1000 for (offset,) in broker.fields(RequestCode.CONSUMER_SEND_MSG_BACK, "offset")]
 
 
+async def test_middleware_may_drop_what_comes_back_to_nobody() -> None:
+    clock = VirtualClock()
+    broker = broker_with(clock)
+    broker.committed["%RETRY%g", 0] = 0
+    broker.store("%RETRY%g", b"{}", tag="Z", retry_topic="T", reconsume_times=1)
+
+    async def drop(context: ConsumeContext, call_next: ConsumeNext) -> list[None]:
+        context.messages = []
+        await call_next(context)
+        return [None]
+
+    async with running(
+        broker, clock, (one, {"selector_expression": "A"}), (other, {"selector_expression": "B"}), middleware=[drop]
+    ):
+        await clock.advance(10)
+    assert sent_back(broker) == []
+    assert broker.committed["%RETRY%g", 0] == 1
+
+
 def broker_with(clock: VirtualClock, *tags: str | None) -> ScriptedBroker:
     broker = ScriptedBroker(clock)
     broker.topics = {"T": 1, "%RETRY%g": 1}

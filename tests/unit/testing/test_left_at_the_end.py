@@ -412,9 +412,13 @@ async def test_failures_that_are_kept_are_not_raised_at_the_end(shop: ModuleType
 async def test_between_two_tests_it_is_raised_when_all_is_fresh(shop: ModuleType) -> None:
     async with Harness(shop.app) as harness:
         await sold(harness)
+        log = harness.log
         with pytest.raises(ValueError, match="nobody counts"):
             await harness.fresh()
         assert harness.log == "nothing has happened"
+        assert harness.log_for_report == log, "which is what has failed"
+        harness.next_test(last_has_failed=True)  # as the plugin says
+        assert harness.log_for_report == "nothing has happened"
         await harness.fresh()
         assert harness.calls("count") == []
 
@@ -487,6 +491,41 @@ async def test_who_has_looked_at_one_handler_is_told_of_another_one(service: Ser
             assert harness.calls("one")[0].error is shop.error
 
     with pytest.raises(ConnectionError, match="down"):
+        await test()
+
+
+FAILS_BEHIND_A_SEND = """
+from rocketbox import MessageExt, RetryLater, RocketMQTemplate
+
+@rocketmq_listener(topic="orders", consumer_group="order")
+async def order(item: str, message: MessageExt, template: RocketMQTemplate) -> None:
+    if item == "later" and not message.reconsume_times:
+        raise RetryLater("10s")
+    await template.send("receipts", item)
+    raise TypeError("behind the receipt")
+
+@rocketmq_listener(topic="receipts", consumer_group="receipts")
+async def file(item: str) -> None: ...
+"""
+
+
+@pytest.mark.parametrize("first", ["later", "made to fail"])
+async def test_who_has_looked_at_a_failure_that_is_meant_is_told_of_the_next_one(
+    service: ServiceMaker, first: str
+) -> None:
+    shop = service(HEAD + FAILS_BEHIND_A_SEND, SETTINGS)
+
+    async def test() -> None:
+        async with Harness(shop.app) as harness:
+            if first == "made to fail":
+                harness.handler("order").fails(1)
+            await harness.send("orders", first)
+            await harness.drain()
+            assert harness.calls("order")[0].outcome is Outcome.COMES_BACK
+            assert harness.dead_letters("order") == []
+            await harness.consumed("receipts")
+
+    with pytest.raises(TypeError, match="behind the receipt"):
         await test()
 
 

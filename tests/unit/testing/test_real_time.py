@@ -544,6 +544,139 @@ async def test_who_waits_for_a_lock_is_told_with_who_has_it(kind: str, service: 
         assert module.seen == ["had it"]
 
 
+ENTERS_IN_OTHER_WAYS = """
+from contextlib import AsyncExitStack, asynccontextmanager
+
+@asynccontextmanager
+async def of_customer():
+    async with locks["lock"]:
+        yield
+
+@asynccontextmanager
+async def in_a_stack():
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(of_customer())
+        yield
+
+@rocketmq_listener(topic="rooms", consumer_group="rooms")
+async def room(kind: str, template: RocketMQTemplate) -> None:
+    seen.append(kind)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(locks[kind])
+        if kind not in seen[:-1]:
+            await release.wait()
+            await template.send("notes", "a note", timeout=30)
+        seen.append(f"{kind} had it")
+
+@rocketmq_listener(topic="desks", consumer_group="desks")
+async def desk(kind: str, template: RocketMQTemplate) -> None:
+    seen.append(kind)
+    async with {"generator": of_customer, "stack": in_a_stack}[kind]():
+        if kind not in seen[:-1]:
+            await release.wait()
+            await template.send("notes", "a note", timeout=30)
+        seen.append(f"{kind} had it")
+
+@rocketmq_listener(topic="doors", consumer_group="doors")
+async def door(kind: str, template: RocketMQTemplate) -> None:
+    seen.append(kind)
+    if kind in seen[:-1]:
+        await locks[kind].acquire()
+        seen.append(f"{kind} had it")
+        return
+    async with locks[kind]:
+        await release.wait()
+        await template.send("notes", "a note", timeout=30)
+        seen.append(f"{kind} had it")
+"""
+
+
+@pytest.mark.parametrize(
+    ("topic", "kind"),
+    [
+        *(("rooms", kind) for kind in ("lock", "semaphore", "anyio")),
+        *(("desks", kind) for kind in ("generator", "stack")),
+        *(("doors", kind) for kind in ("lock", "semaphore", "anyio")),
+    ],
+)
+async def test_time_moves_for_who_sends_inside_of_a_lock_however_that_was_entered(
+    topic: str, kind: str, service: ServiceMaker
+) -> None:
+    module = service(SHARED + ENTERS_IN_OTHER_WAYS, SETTINGS)
+    async with Harness(module.app, patience=0.2) as harness:
+        await harness.send(topic, kind, keys="first")
+        with pytest.raises(StuckError):
+            await harness.drain()
+        await harness.send(topic, kind, keys="second")
+        told = rf"for keys second waits at .* for the \w+ that handler {topic[:-1]} .* for keys first has entered"
+        with pytest.raises(StuckError, match=told):
+            await harness.drain()
+        harness.broker.silence()
+        module.release.set()
+        began = harness.now
+        await harness.advance("2s")
+        assert (harness.now - began).total_seconds() == 2
+        assert module.seen == [kind, kind]
+        harness.broker.resume()
+        await harness.drain()
+        assert module.seen == [kind, kind, f"{kind} had it", f"{kind} had it"]
+
+
+STREAMS = """
+import anyio
+from rocketbox import RocketBox, RocketMQTemplate, rocketmq_listener
+
+app = RocketBox("streams", scan=[__name__])
+seen = []
+
+async def send_all(receive, template: RocketMQTemplate) -> None:
+    async with receive:
+        async for item in receive:
+            await template.send("notes", item, timeout=30)
+            seen.append(item)
+
+async def fill(send) -> None:
+    async with send:
+        for item in ("one", "two", "three"):
+            await send.send(item)
+
+@rocketmq_listener(topic="fills", consumer_group="fills")
+async def fills(item: str, template: RocketMQTemplate) -> None:
+    send, receive = anyio.create_memory_object_stream[str](0)
+    async with anyio.create_task_group() as group:
+        group.start_soon(send_all, receive, template)
+        await fill(send)
+
+@rocketmq_listener(topic="takes", consumer_group="takes")
+async def takes(item: str, template: RocketMQTemplate) -> None:
+    send, receive = anyio.create_memory_object_stream[str](0)
+
+    async def give() -> None:
+        async with send:
+            await template.send("notes", "a note", timeout=30)
+            await send.send("given")
+
+    async with receive, anyio.create_task_group() as group:
+        group.start_soon(give)
+        seen.append(await receive.receive())
+"""
+
+
+@pytest.mark.parametrize(("topic", "seen"), [("fills", ["one", "two", "three"]), ("takes", ["given"])])
+async def test_time_moves_for_who_waits_at_one_end_of_a_stream_whose_other_end_a_task_has_that_sends(
+    topic: str, seen: list[str], service: ServiceMaker
+) -> None:
+    """Each send waits for others, to go with them."""
+    module = service(STREAMS, SETTINGS)
+    linger = {"rocketmq.producer": {"auto-batch": True, "batch-max-delay": "20ms"}}
+    async with Harness(module.app, settings=linger, patience=0.2) as harness:
+        await harness.send(topic, "go")
+        began = harness.now
+        await harness.drain()
+        assert module.seen == seen
+        assert (harness.now - began).total_seconds() == pytest.approx(0.02 * len(seen))
+
+
 CALLS_A_LIBRARY = """
 import asyncio
 from rocketbox import RocketBox, rocketmq_listener
