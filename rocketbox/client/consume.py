@@ -56,6 +56,7 @@ _log = logging.getLogger(__name__)
 RESUBMIT_AFTER = 5.0  # seconds until messages that could not be sent back are handled again here
 WAITED = 16  # batches that are awaited after one whose handler waited, before it is hoped again that none does
 EXPIRED_DELAY_LEVEL = 3  # of a message whose handler took longer than consume_timeout
+UNTRIED_DELAY_LEVEL = 3  # of a message that was not tried, and goes to who consumes next
 
 
 class HandlerEndedError(HandlerError):
@@ -368,7 +369,10 @@ class ConcurrentConsumer(_Consumer):
         untried = []
         for message, error in failures:
             if isinstance(error, NotTriedError):
-                untried.append(message)
+                if await self._passed_on(queue, message):
+                    queue.remove((message,))
+                else:
+                    untried.append(message)
                 continue
             if self._send_back is None:
                 self._tell(message, error, 0, "it is dropped, for broadcasting has no retries")
@@ -385,6 +389,19 @@ class ConcurrentConsumer(_Consumer):
         if untried:
             queue.give_back(untried)
             self.offer(queue)
+
+    async def _passed_on(self, queue: MessageSource, message: MessageExt) -> bool:
+        """Whether a message that was not tried is sent back, for nothing begins here any more.
+
+        Left in its queue it would hold the offset back, and all that was handled behind it would be delivered once
+        more. At its last attempt it is left all the same: sent back, it would be a dead letter.
+        """
+        if self._send_back is None or not (self._workers.closed or queue.closed):
+            return False
+        most = self._options.max_reconsume_times
+        if message.reconsume_times >= (DEFAULT_MAX_RECONSUME_TIMES if most < 0 else most):
+            return False
+        return await self._send_back.send_back(message, UNTRIED_DELAY_LEVEL, most)
 
     def _delay(self, message: MessageExt, error: Exception) -> tuple[int, timedelta | None]:
         """How a failed message is sent back: by which level, and by which delay if that is none; it is logged."""

@@ -118,7 +118,8 @@ class Workers:
         self._to_begin = 0  # workers that nobody has needed yet
         self._begun_in: Context  # of who has started them all: what a handler leaves in its context is its worker's own
         self._waking = False  # a worker was woken or begun and has not run yet; one at a time is enough
-        self._closed = False
+        self.closed = False
+        """Whether nothing is begun any more."""
         self.taken = 0
         """How many queues were taken from the line so far."""
         self._busy = 0
@@ -143,7 +144,7 @@ class Workers:
 
     def line_up(self, queue: MessageSource) -> None:
         """Put queue at the end of the line."""
-        if self._closed:
+        if self.closed:
             return
         queue.attended = True
         self._line.append(queue)
@@ -152,7 +153,7 @@ class Workers:
 
     def close(self) -> None:
         """No worker begins anything any more; what is in hand goes on."""
-        self._closed = True
+        self.closed = True
         self._line.clear()
 
     async def drained(self) -> None:
@@ -169,7 +170,7 @@ class Workers:
     def another(self, worker: Worker) -> bool:
         """Whether a worker that has ended a batch may take one more out of the same hand; it counts as begun then."""
         now = self._clock.monotonic()
-        if now >= self._slice_ends or not self._slice_left or worker.replaced or self._closed:
+        if now >= self._slice_ends or not self._slice_left or worker.replaced or self.closed:
             return False
         self._slice_left -= 1
         worker.since = now

@@ -1,7 +1,7 @@
 """The limit of what is dead-lettered because its payload cannot be read: so many a minute, then the group is paused.
 
-What is held then has not been tried: when the group stops, or its queue goes to another member, it is left in its queue
-as it came, and counts as no attempt. While it is held no ``consume-timeout`` runs.
+What is held then has not been tried: when the group stops, or its queue goes to another member, nothing of its call
+begins, and it never becomes a dead letter by that. While it is held no ``consume-timeout`` runs.
 
 Source: own design (one bad deploy must not empty a backlog into the dead-letter queue).
 """
@@ -51,9 +51,9 @@ class InvalidLimit:
         messages of its call that have not begun do then."""
         if self._admit():
             return True
-        if self._abandoned:
-            return False
         before, handling = self._given_back, in_hand()
+        if self._abandoned or (handling is not None and not handling.may_begin()):
+            return False
         with self._held(), self._waiting(handling):
             while True:
                 await self._changed.wait()

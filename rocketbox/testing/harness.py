@@ -809,8 +809,8 @@ class Harness:
 
     @property
     def log_for_report(self) -> str:
-        """The log, for the report of a test that has failed: where ``fresh()`` has raised in it, that of before it."""
-        return self._log_of_untold or self.log
+        """The log, for the report of a test that has failed: where ``fresh()`` has raised, also that of before."""
+        return f"{self._log_of_untold}\nfresh() has raised, and then: {self.log}" if self._log_of_untold else self.log
 
     def _calls_of(self, group: str, cluster: str | None) -> list[Call]:
         same = self._listened.same_as(cluster)

@@ -54,7 +54,7 @@ def holder_of(work: Work, works: Sequence[Work]) -> tuple[str, bool]:
     """
     for lock in _locks_of(work.task, work.awaited):
         for other in works:
-            waits = any(each is lock for each in _locks_of(other.task, other.awaited))
+            waits = _enters(lock, other.task, other.awaited)
             if _times_entered(lock, other.task, other.awaited) > waits:
                 who = "it has entered itself" if other.task is work.task else f"{other.who} has entered"
                 in_virtual_time = not waits and real_wait(other.task, other.awaited) is None
@@ -73,6 +73,13 @@ def _locks_of(task: Any, awaited: Awaitable[Any] | None) -> list[object]:
         if any(each is owner for owner in entered)
         or (hasattr(type(each), "acquire") and hasattr(type(each), "release"))
     ]
+
+
+def _enters(lock: object, task: Any, awaited: Awaitable[Any] | None) -> bool:
+    """Whether a task waits in the ``async with`` of a lock: its end is on the stack by then."""
+    users = [each for each, frame in awaited_by(_work(task, awaited)) if is_users_frame(frame)]
+    entered = _entered(users[-1], set()) if users else ()
+    return any(owner is lock for owner in entered) and any(each is lock for each in _waited_for(task, awaited))
 
 
 def _times_entered(lock: object, task: Any, awaited: Awaitable[Any] | None) -> int:

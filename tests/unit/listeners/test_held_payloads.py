@@ -1,12 +1,15 @@
-"""What ``invalid-limit`` holds has not been tried: a stop, another member or a long wait costs it no attempt."""
+"""What ``invalid-limit`` holds has not been tried: no stop, other member or long wait makes it a dead letter."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import anyio
 import pytest
 
-from rocketbox.client import ClientOptions, MQClientInstance
+from rocketbox.client import ClientOptions, ConsumeContext, ConsumeNext, MQClientInstance
+from rocketbox.client.outcomes import Outcomes
 from rocketbox.listeners import ContainerStatus
 from rocketbox.message import ConsumeMode
 from rocketbox.protocol.codes import RequestCode
@@ -100,6 +103,57 @@ async def test_a_stop_leaves_what_is_held_in_its_queue_as_it_came(
         gone = back(broker)
         assert gone in judged(kind, mode)
         assert broker.committed["A", 0] == (1 if gone == [0] else 0)
+
+
+@pytest.mark.parametrize("kind", ["one", "batch", "def"])
+async def test_a_stop_sends_back_what_is_held_and_so_repeats_nothing_that_was_handled_behind_it(
+    kind: str, clock: VirtualClock, broker: ScriptedBroker
+) -> None:
+    """While it has attempts left."""
+    seen: Seen = []
+    options = options_of(kind, ConsumeMode.CONCURRENTLY) | {"max_reconsume_times": 2}
+    async with (
+        broker,
+        MQClientInstance(broker.address, options=OPTIONS, clock=clock, network=broker.network) as instance,
+    ):
+        async with container_of(instance, {"A": handlers(seen)[kind]}, **options):
+            await settle(200)
+            await handled_in_threads(seen, [] if kind == "batch" else [[7]])
+        assert sorted(back(broker)) == ([0, 1, 2] if kind == "batch" else [0, 1])
+        assert broker.committed["A", 0] == 3
+
+
+async def test_a_payload_that_comes_to_the_limit_when_its_queue_is_gone_holds_nothing_up(
+    clock: VirtualClock, broker: ScriptedBroker
+) -> None:
+    """Middleware has waited meanwhile."""
+    seen: Seen = []
+    go_on = anyio.Event()
+
+    async def wait(context: ConsumeContext, call_next: ConsumeNext) -> Outcomes:
+        if context.messages[0].topic == "A":
+            await go_on.wait()
+        return await call_next(context)
+
+    broker.topics = {"A": 1, "B": 1, "%RETRY%g": 1}
+    broker.committed["B", 0] = 0
+    broker.store("B", b"{", b"{")
+    client_options = replace(OPTIONS, consume_middleware=(wait,))
+    functions = {"A": handlers(seen)["one"], "B": handlers(seen)["def"]}
+    async with (
+        broker,
+        MQClientInstance(broker.address, options=client_options, clock=clock, network=broker.network) as instance,
+        container_of(instance, functions, **options_of("one", ConsumeMode.ORDERLY)) as container,
+    ):
+        await settle(200)
+        assert container.state().status is ContainerStatus.PAUSED
+        assert [each for each in broker.locks if each.topic == "A"]
+        broker.other_members = ["0@new"]
+        broker.notify("g")
+        await clock.advance(5)
+        go_on.set()
+        await clock.advance(60)
+        assert not [each for each in broker.locks if each.topic == "A"]
 
 
 @pytest.mark.parametrize(("kind", "mode"), WAYS)

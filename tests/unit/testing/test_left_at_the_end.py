@@ -416,7 +416,7 @@ async def test_between_two_tests_it_is_raised_when_all_is_fresh(shop: ModuleType
         with pytest.raises(ValueError, match="nobody counts"):
             await harness.fresh()
         assert harness.log == "nothing has happened"
-        assert harness.log_for_report == log, "which is what has failed"
+        assert harness.log_for_report == f"{log}\nfresh() has raised, and then: nothing has happened"
         harness.next_test(last_has_failed=True)  # as the plugin says
         assert harness.log_for_report == "nothing has happened"
         await harness.fresh()

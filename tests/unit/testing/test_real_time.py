@@ -756,6 +756,28 @@ async def test_a_handler_that_waits_for_a_lock_which_it_has_is_told_so(service: 
             await harness.drain()
 
 
+ASKS_A_HELPER = """
+async def take() -> None:
+    await locks["lock"].acquire()
+
+@rocketmq_listener(topic="helps", consumer_group="helps")
+async def helps(item: str) -> None:
+    async with locks["lock"]:
+        await take()
+"""
+
+
+async def test_who_has_a_lock_is_told_although_it_waits_for_it_once_more(service: ServiceMaker) -> None:
+    module = service(SHARED + ASKS_A_HELPER, SETTINGS)
+    async with Harness(module.app, patience=0.2) as harness:
+        await harness.send("helps", "a")
+        with pytest.raises(StuckError, match=r"handler helps .* for the Lock that it has entered itself"):
+            await harness.drain()
+        await harness.send("waits", "lock")
+        with pytest.raises(StuckError, match=r"handler waits .* for the Lock that handler helps .* has entered"):
+            await harness.drain()
+
+
 async def test_time_moves_for_a_handler_that_sends_inside_of_a_lock_which_others_wait_for(
     service: ServiceMaker,
 ) -> None:
