@@ -398,15 +398,19 @@ class ConcurrentConsumer(_Consumer):
         """
         if self._send_back is None or not (self._workers.closed or queue.closed):
             return False
-        most = self._options.max_reconsume_times
-        if message.reconsume_times >= (DEFAULT_MAX_RECONSUME_TIMES if most < 0 else most):
+        if message.reconsume_times >= self._retries:
             return False
-        return await self._send_back.send_back(message, UNTRIED_DELAY_LEVEL, most)
+        return await self._send_back.send_back(message, UNTRIED_DELAY_LEVEL, self._options.max_reconsume_times)
+
+    @property
+    def _retries(self) -> int:
+        """How often a message comes back before it is a dead letter."""
+        retries = self._options.max_reconsume_times
+        return DEFAULT_MAX_RECONSUME_TIMES if retries < 0 else retries
 
     def _delay(self, message: MessageExt, error: Exception) -> tuple[int, timedelta | None]:
         """How a failed message is sent back: by which level, and by which delay if that is none; it is logged."""
-        retries = self._options.max_reconsume_times
-        retries = DEFAULT_MAX_RECONSUME_TIMES if retries < 0 else retries
+        retries = self._retries
         level = self._options.delay_level_when_next_consume
         delay: timedelta | None = None
         if isinstance(error, RetryLater):

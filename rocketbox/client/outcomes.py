@@ -65,7 +65,7 @@ class NobodyError(HandlerError):
 
 
 class NotTriedError(HandlerError):
-    """No handler saw this message, and it goes back to its queue as it came: that was no attempt at it."""
+    """No handler saw this message: it has not failed, and is no dead letter by that."""
 
     def __init__(self, why: str = "it stands behind a message of its queue that failed") -> None:
         super().__init__(f"it was not tried, for {why}")

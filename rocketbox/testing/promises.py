@@ -65,8 +65,7 @@ def holder_of(work: Work, works: Sequence[Work]) -> tuple[str, bool]:
 def _locks_of(task: Any, awaited: Awaitable[Any] | None) -> list[object]:
     """The lock, semaphore or whatever else has an ``async with`` that a task waits to enter, and what that is made of;
     none: it does not wait for such a thing."""
-    users = [each for each, frame in awaited_by(_work(task, awaited)) if is_users_frame(frame)]
-    entered = list(_entered(users[-1], set())) if users else []
+    entered = _entered_by_users(task, awaited)
     return [
         each
         for each in _waited_for(task, awaited)
@@ -77,9 +76,14 @@ def _locks_of(task: Any, awaited: Awaitable[Any] | None) -> list[object]:
 
 def _enters(lock: object, task: Any, awaited: Awaitable[Any] | None) -> bool:
     """Whether a task waits in the ``async with`` of a lock: its end is on the stack by then."""
-    users = [each for each, frame in awaited_by(_work(task, awaited)) if is_users_frame(frame)]
-    entered = _entered(users[-1], set()) if users else ()
+    entered = _entered_by_users(task, awaited)
     return any(owner is lock for owner in entered) and any(each is lock for each in _waited_for(task, awaited))
+
+
+def _entered_by_users(task: Any, awaited: Awaitable[Any] | None) -> list[object]:
+    """What the innermost code of the user's in a task is inside of, or waits to be."""
+    users = [each for each, frame in awaited_by(_work(task, awaited)) if is_users_frame(frame)]
+    return list(_entered(users[-1], set())) if users else []
 
 
 def _times_entered(lock: object, task: Any, awaited: Awaitable[Any] | None) -> int:
