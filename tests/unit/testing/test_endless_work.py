@@ -23,7 +23,7 @@ from rocketbox.testing.virtual_clock import VirtualClock
 from tests.support.framework.services import ServiceMaker
 from tests.support.raised_in_threads import raised_in_a_thread
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("short_stop")]
 
 SETTINGS = "rocketmq: {name-server: embedded, producer: {group: shop}}"
 
@@ -72,11 +72,17 @@ async def noise(template: RocketMQTemplate) -> None:
 """
 
 
-@pytest.mark.parametrize("verb", ['send("noise", 1)', 'send_one_way("noise", 1)', 'send_many("noise", [1] * 5)'])
+@pytest.mark.parametrize(
+    ("verb", "turns"),
+    [('send("noise", 1)', 100), ('send_one_way("noise", 1)', 20), ('send_many("noise", [1] * 5)', 100)],
+    ids=["send", "send_one_way", "send_many"],
+)
 async def test_a_background_task_that_sends_without_end_is_named(
-    service: ServiceMaker, verb: str, monkeypatch: pytest.MonkeyPatch
+    service: ServiceMaker, verb: str, turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One turn of the loop sends hundreds of messages one-way, as many as a connection takes."""
     monkeypatch.setattr(pace, "ENDLESS", 1)
+    monkeypatch.setattr(pace, "FEWEST_TURNS", turns)
     shop = service(HEAD + SENDS_ON % verb, SETTINGS)
     with anyio.fail_after(240), pytest.raises(StuckError, match=r"without end: .* sent to noise  1; .* wait between"):
         async with Harness(shop.app, patience=0.25) as harness:
