@@ -92,6 +92,7 @@ async def test_a_background_task_that_sends_without_end_is_named(
     with anyio.fail_after(240), pytest.raises(StuckError, match=rf"without end: .* {told}; .* wait between"):
         async with Harness(shop.app, patience=0.25) as harness:
             await harness.drain()
+    assert "sent to noise  1" in harness.log
 
 
 HANDLER = """
